@@ -1,0 +1,3 @@
+.PHONY: setup
+setup:  ## install what building and testing need (idempotent)
+	scripts/setup.sh
