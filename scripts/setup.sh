@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 apt_packages=(
-  g++ cmake ninja-build pkg-config git binutils ccache patchelf python3-venv
+  g++ make cmake ninja-build pkg-config git binutils ccache patchelf python3-venv
   libgtest-dev libgmock-dev libbenchmark-dev libhwy-dev libcli11-dev nlohmann-json3-dev
   protobuf-compiler libprotobuf-dev zlib1g-dev libminizip-dev
 )
