@@ -21,7 +21,7 @@ endif
 files = git ls-files -z -co --exclude-standard --deduplicate
 cxx_files = $(files) '*.h' '*.cpp' '*.cu' '*.cuh'
 
-.PHONY: help setup build asan matrix demo test check bench format lint clean
+.PHONY: help setup build asan matrix demo test check bench format lint tidy clean
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -67,6 +67,11 @@ lint: setup  ## check format, Python style and spelling
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	$(files) | xargs -0 .venv/bin/codespell
+
+tidy: build  ## look for bugs with clang-tidy (slow)
+	.venv/bin/pip install -qq --disable-pip-version-check -r requirements/tidy.txt
+	$(files) 'src/*.cpp' 'adapters/*.cpp' 'ops/*.cpp' 'cli/*.cpp' | \
+	  xargs -0 -r -n 1 -P $(JOBS) .venv/bin/clang-tidy --quiet -p build/release
 
 clean:  ## remove what was built; keep what was downloaded (build/deps, build/ort, .venv)
 	rm -rf build/{dev,release,cuda,asan,tsan}

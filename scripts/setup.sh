@@ -46,7 +46,7 @@ find_python() {
 
 make_venv() {
   local wanted stamp=.venv/requirements.sha256
-  wanted=$(sha256sum requirements/*.txt)
+  wanted=$(sha256sum requirements/{run,demo,test,dev}.txt)
   if [[ -f $stamp && $(< $stamp) == "$wanted" ]]; then
     step ".venv: up to date"
     return
