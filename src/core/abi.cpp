@@ -1,0 +1,292 @@
+// The C interface of abi.h over Library and Node.
+#include "opbridge/abi.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <new>
+
+#include "library.h"
+#include "text.h"
+#include "threads.h"
+
+struct OpbridgeNode {
+  std::unique_ptr<opbridge::Node> node;
+};
+
+namespace opbridge {
+
+namespace {
+
+static_assert(sizeof(OpbridgeTensor) == 48 && offsetof(OpbridgeTensor, device_type) == 8 && offsetof(OpbridgeTensor, ndim) == 16 &&
+                  offsetof(OpbridgeTensor, dtype_code) == 20 && offsetof(OpbridgeTensor, shape) == 24 &&
+                  offsetof(OpbridgeTensor, strides) == 32 && offsetof(OpbridgeTensor, byte_offset) == 40,
+              "OpbridgeTensor is laid out as DLPack's DLTensor");
+static_assert(sizeof(OpbridgeError) == 2048 && sizeof(OpbridgeTensorSpec) == 136 && sizeof(OpbridgeAttribute) == 64 &&
+                  sizeof(OpbridgeHost) == 48 && sizeof(OpbridgeLibrary) == 56,
+              "these layouts are version 1 of the interface and frozen");
+static_assert(kMaxRank == OPBRIDGE_MAX_RANK && static_cast<int>(ErrorKind::kInternal) == OPBRIDGE_INTERNAL, "");
+
+// ---------------------------------------------------------------------------------------------------------- errors
+
+int32_t report(OpbridgeError* error, ErrorKind kind, const char* message) noexcept {
+  if (error != nullptr && error->size > offsetof(OpbridgeError, message)) {
+    error->kind = static_cast<int32_t>(kind);
+    std::snprintf(error->message, error->size - offsetof(OpbridgeError, message), "%s", message);
+  }
+  return static_cast<int32_t>(kind);
+}
+
+// Runs f; whatever it throws becomes the returned kind and the message.
+template <class F>
+int32_t guarded(OpbridgeError* error, F&& f) noexcept {
+  try {
+    f();
+    return 0;
+  } catch (const Error& e) {
+    return report(error, e.kind(), e.what());
+  } catch (const std::bad_alloc&) {
+    return report(error, ErrorKind::kOutOfMemory, "out of memory");
+  } catch (const std::exception& e) {
+    return report(error, ErrorKind::kInternal, e.what());
+  } catch (...) {
+    return report(error, ErrorKind::kInternal, "an exception of unknown type was thrown");
+  }
+}
+
+// --------------------------------------------------------------------------------------------------------- tensors
+
+// DLPack's (code, bits) of each DType, in DType's order.
+struct DlType {
+  uint8_t code, bits;
+};
+constexpr DlType kDlTypes[kDTypeCount] = {{2, 16}, {4, 16}, {2, 32}, {2, 64}, {0, 8},  {0, 16}, {0, 32},
+                                          {0, 64}, {1, 8},  {1, 16}, {1, 32}, {1, 64}, {6, 8}};
+
+DType from_dlpack(const OpbridgeTensor& t) {
+  for (int i = 0; i < kDTypeCount; ++i) {
+    if (kDlTypes[i].code == t.dtype_code && kDlTypes[i].bits == t.dtype_bits && t.dtype_lanes == 1) return static_cast<DType>(i);
+  }
+  throw InvalidArgument("element type with DLPack code " + std::to_string(t.dtype_code) + ", " + std::to_string(t.dtype_bits) +
+                        " bits and " + std::to_string(t.dtype_lanes) + " lanes is not one that operators know");
+}
+
+void check_contiguous(const OpbridgeTensor& t) {
+  if (t.strides == nullptr) return;
+  int64_t expected = 1;
+  for (int i = 0; i < t.ndim; ++i) {
+    if (t.shape[i] == 0) return;  // strides of an empty tensor mean nothing
+  }
+  for (int i = t.ndim - 1; i >= 0; --i) {
+    if (t.shape[i] != 1 && t.strides[i] != expected) throw InvalidArgument("a tensor is not contiguous and row-major");
+    expected *= t.shape[i];
+  }
+}
+
+// `tensors` as kernels see them. Returns the device of the present ones.
+int32_t read_tensors(const OpbridgeTensor* const* tensors, size_t count, TensorArg* out) {
+  if (count > static_cast<size_t>(kMaxArguments)) throw InvalidArgument("at most 64 tensors can be passed, got " + std::to_string(count));
+  int32_t device = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const OpbridgeTensor* t = tensors[i];
+    if (t == nullptr) {
+      out[i] = {nullptr, nullptr, 0, DType::f32, false};
+      continue;
+    }
+    if (t->ndim < 0 || t->ndim > kMaxRank) throw InvalidArgument("a tensor has " + std::to_string(t->ndim) + " dimensions; 0 to 16 are allowed");
+    for (int d = 0; d < t->ndim; ++d) {
+      if (t->shape[d] < 0) throw InvalidArgument("a tensor has shape " + shape_to_string(t->shape, t->ndim));
+    }
+    check_contiguous(*t);
+    out[i] = {t->data == nullptr ? nullptr : static_cast<char*>(t->data) + t->byte_offset, t->shape, t->ndim, from_dlpack(*t), true};
+    if (device == 0) device = t->device_type;
+  }
+  return device == 0 ? 1 : device;
+}
+
+Device to_device(int32_t code) {
+  if (code == 1) return Device::kCpu;
+  if (code == 2) return Device::kCuda;
+  throw Error(ErrorKind::kNotSupported, "operators run on the CPU (DLPack device 1) and CUDA (2), not on device " + std::to_string(code));
+}
+
+// The outputs that infer() describes, as TensorArgs without data.
+void spec_args(const TensorSpec* specs, size_t count, TensorArg* out) {
+  for (size_t i = 0; i < count; ++i) out[i] = {nullptr, specs[i].shape, specs[i].rank, specs[i].dtype, true};
+}
+
+// -------------------------------------------------------------------------------------------------------- functions
+
+AttributeValue read_attribute(const OpbridgeAttribute& a) {
+  AttributeValue v;
+  if (a.type < 1 || a.type > 6) throw InvalidArgument("attribute '" + std::string(a.name) + "' has no type of this interface");
+  v.type = static_cast<AttributeType>(a.type);
+  v.i = a.i;
+  v.f = static_cast<float>(a.f);
+  if (a.s != nullptr) v.s = a.s;
+  if (v.type == AttributeType::kInts) v.ints.assign(a.ints, a.ints + a.count);
+  if (v.type == AttributeType::kFloats) v.floats.assign(a.floats, a.floats + a.count);
+  return v;
+}
+
+int32_t create_node(const char* op, const char* node_name, const OpbridgeAttribute* attributes, size_t count, OpbridgeNode** out,
+                    OpbridgeError* error) noexcept {
+  return guarded(error, [&] {
+    const Library& library = this_library();
+    const LibraryOperator* found = library.find(op);
+    if (found == nullptr) {
+      std::vector<std::string> names;
+      for (const LibraryOperator& o : library.operators) names.push_back(o.signature.name);
+      throw InvalidArgument("library '" + std::string(library.definition.name) + "' has no operator '" + op + "'" + did_you_mean(op, names) +
+                            " It has " + list_of(names));
+    }
+    std::vector<std::pair<std::string, AttributeValue>> given;
+    for (size_t i = 0; i < count; ++i) given.emplace_back(attributes[i].name, read_attribute(attributes[i]));
+    *out = new OpbridgeNode{library.create_node(*found, node_name == nullptr ? "" : node_name, given)};
+  });
+}
+
+void destroy_node(OpbridgeNode* node) noexcept { delete node; }
+
+int32_t infer(const OpbridgeNode* node, const OpbridgeTensor* const* inputs, size_t input_count, OpbridgeTensorSpec* outputs,
+              size_t output_count, OpbridgeError* error) noexcept {
+  return guarded(error, [&] {
+    const Node& n = *node->node;
+    TensorArg in[kMaxArguments];
+    try {
+      read_tensors(inputs, input_count, in);
+    } catch (...) {
+      rethrow_with_title(n.title());
+    }
+    TensorSpec specs[kMaxArguments];
+    n.infer(in, static_cast<int>(input_count), specs);
+    for (size_t i = 0; i < n.signature().outputs.size() && i < output_count; ++i) {
+      const DlType type = kDlTypes[static_cast<int>(specs[i].dtype)];
+      outputs[i].dtype_code = type.code;
+      outputs[i].dtype_bits = type.bits;
+      outputs[i].reserved = 0;
+      outputs[i].ndim = specs[i].rank;
+      std::memcpy(outputs[i].shape, specs[i].shape, sizeof(int64_t) * static_cast<size_t>(specs[i].rank));
+    }
+  });
+}
+
+int32_t workspace_bytes(const OpbridgeNode* node, const OpbridgeTensor* const* inputs, size_t input_count, int32_t device_type,
+                        size_t* bytes, OpbridgeError* error) noexcept {
+  return guarded(error, [&] {
+    const Node& n = *node->node;
+    *bytes = 0;
+    if (!n.has_workspace()) return;
+    TensorArg in[kMaxArguments], out[kMaxArguments];
+    TensorSpec specs[kMaxArguments];
+    read_tensors(inputs, input_count, in);
+    n.infer(in, static_cast<int>(input_count), specs);
+    for (size_t i = 0; i < input_count; ++i) in[i].data = nullptr;
+    spec_args(specs, n.signature().outputs.size(), out);
+    *bytes = n.workspace_bytes(in, static_cast<int>(input_count), out, to_device(device_type));
+  });
+}
+
+int32_t compute(const OpbridgeNode* node, const OpbridgeTensor* const* inputs, size_t input_count, const OpbridgeTensor* const* outputs,
+                size_t output_count, const OpbridgeHost* host, OpbridgeError* error) noexcept {
+  return guarded(error, [&] {
+    const Node& n = *node->node;
+    const auto fail = [&](const std::string& what) { throw InvalidArgument(n.title() + ": " + what); };
+    const Signature& s = n.signature();
+    TensorArg in[kMaxArguments], out[kMaxArguments];
+    TensorSpec specs[kMaxArguments];
+    int32_t device_code = 0;
+    try {
+      device_code = read_tensors(inputs, input_count, in);
+      read_tensors(outputs, output_count, out);
+    } catch (...) {
+      rethrow_with_title(n.title());
+    }
+    n.infer(in, static_cast<int>(input_count), specs);
+    if (output_count != s.outputs.size()) {
+      fail("has " + std::to_string(s.outputs.size()) + " outputs, got memory for " + std::to_string(output_count));
+    }
+    // The kernel writes what infer() promised, so smaller memory must not pass.
+    for (size_t i = 0; i < output_count; ++i) {
+      if (!out[i].present) {
+        if (!s.outputs[i].optional) fail("output '" + s.outputs[i].name + "' is not optional");
+        out[i].shape = specs[i].shape;
+        out[i].rank = specs[i].rank;
+        out[i].dtype = specs[i].dtype;
+        continue;
+      }
+      const bool same = out[i].rank == specs[i].rank && out[i].dtype == specs[i].dtype &&
+                        std::equal(out[i].shape, out[i].shape + out[i].rank, specs[i].shape);
+      if (!same) {
+        fail("output '" + s.outputs[i].name + "' will be " + dtype_name(specs[i].dtype) + shape_to_string(specs[i].shape, specs[i].rank) +
+             ", got memory for " + dtype_name(out[i].dtype) + shape_to_string(out[i].shape, out[i].rank));
+      }
+      if (out[i].data == nullptr && out[i].count() != 0) fail("output '" + s.outputs[i].name + "' has no memory");
+      if (outputs[i]->device_type != device_code) fail("output '" + s.outputs[i].name + "' lies on another device than the inputs");
+    }
+    for (size_t i = 0; i < input_count; ++i) {
+      if (!in[i].present) continue;
+      const Argument& a = s.inputs[std::min(i, s.inputs.size() - 1)];
+      if (in[i].data == nullptr && in[i].count() != 0) fail("input '" + a.name + "' has no memory");
+      const int32_t expected = a.host ? 1 : device_code;
+      if (inputs[i]->device_type != expected && !(a.host && i == 0)) {
+        fail("input '" + a.name + "' lies on device " + std::to_string(inputs[i]->device_type) + ", expected " + std::to_string(expected) +
+             (a.host ? " (host memory, as its signature says)" : " like the first input"));
+      }
+    }
+    const Device device = to_device(device_code);
+    // The host's struct may be older and shorter, or newer and longer, than ours.
+    OpbridgeHost h{};
+    std::memcpy(&h, host, std::min<size_t>(host->size, sizeof h));
+    HostServices services;
+    services.stream = h.stream;
+    services.workspace = h.workspace;
+    services.workspace_bytes = h.workspace_bytes;
+    OwnThreads own(h.threads);
+    if (h.parallel_for != nullptr) {
+      services.parallel_for = h.parallel_for;
+      services.parallel_host = h.parallel_host;
+    } else if (own.count > 1) {
+      services.parallel_for = own_parallel_for;
+      services.parallel_host = &own;
+    }
+    if (n.has_workspace()) {
+      TensorArg shapes[kMaxArguments];
+      std::copy_n(in, input_count, shapes);
+      for (size_t i = 0; i < input_count; ++i) shapes[i].data = nullptr;
+      TensorArg out_shapes[kMaxArguments];
+      spec_args(specs, output_count, out_shapes);
+      const size_t need = n.workspace_bytes(shapes, static_cast<int>(input_count), out_shapes, device);
+      if (need > 0 && (h.workspace == nullptr || h.workspace_bytes < need)) {
+        fail("needs " + std::to_string(need) + " bytes of workspace, got " + std::to_string(h.workspace == nullptr ? 0 : h.workspace_bytes));
+      }
+      if (need > 0 && reinterpret_cast<uintptr_t>(h.workspace) % kWorkspaceAlignment != 0) fail("its workspace must be aligned to 256 bytes");
+    }
+    n.compute(in, static_cast<int>(input_count), out, device, services);
+  });
+}
+
+}  // namespace
+
+// Called by the generated entry point (cmake/library.cpp.in).
+const OpbridgeLibrary* get_library(uint32_t abi_version, OpbridgeError* error) noexcept {
+  static OpbridgeLibrary table;
+  const int32_t failed = guarded(error, [&] {
+    if (abi_version == 0 || abi_version > OPBRIDGE_ABI_VERSION) {
+      throw Error(ErrorKind::kNotSupported, "the host asks for version " + std::to_string(abi_version) +
+                                                " of opbridge's C interface, but this library was built with opbridge " +
+                                                this_library().definition.opbridge_version + ", which knows versions 1 to " +
+                                                std::to_string(OPBRIDGE_ABI_VERSION) + ". Rebuild the library with the host's opbridge");
+    }
+    static const bool filled = [] {
+      table = {sizeof(OpbridgeLibrary), OPBRIDGE_ABI_VERSION, this_library().manifest.c_str(), create_node,
+               destroy_node, infer, workspace_bytes, compute};
+      return true;
+    }();
+    (void)filled;
+  });
+  return failed ? nullptr : &table;
+}
+
+}  // namespace opbridge

@@ -1,0 +1,55 @@
+#include "text.h"
+
+#include <algorithm>
+#include <cctype>
+
+namespace opbridge {
+
+std::string list_of(const std::vector<std::string>& items) {
+  std::string text;
+  for (size_t i = 0; i < items.size(); ++i) text += (i == 0 ? "" : i + 1 == items.size() ? " or " : ", ") + items[i];
+  return text;
+}
+
+namespace {
+
+// Letters without case and underscores, so that MyClip and my_clip are one.
+std::string folded(const std::string& word) {
+  std::string text;
+  for (const char c : word) {
+    if (c != '_') text += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  }
+  return text;
+}
+
+size_t edit_distance(const std::string& a, const std::string& b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t up = row[j];
+      row[j] = std::min({up + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1])});
+      diagonal = up;
+    }
+  }
+  return row[b.size()];
+}
+
+}  // namespace
+
+std::string did_you_mean(const std::string& word, const std::vector<std::string>& known) {
+  const std::string* best = nullptr;
+  size_t best_distance = 0;
+  for (const std::string& k : known) {
+    const size_t distance = edit_distance(folded(word), folded(k));
+    if (distance <= std::max(word.size(), k.size()) / 3 && (best == nullptr || distance < best_distance)) {
+      best = &k;
+      best_distance = distance;
+    }
+  }
+  return best == nullptr ? "" : "; did you mean '" + *best + "'?";
+}
+
+}  // namespace opbridge
