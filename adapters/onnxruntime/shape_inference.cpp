@@ -14,7 +14,14 @@ struct SymbolicDim {
 };
 using SymbolicShape = std::vector<SymbolicDim>;
 
+struct Input {
+  ONNXTensorElementDataType type = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
+  SymbolicShape shape;
+};
+
 struct Bindings {
+  // ONNX Runtime asks the first overload of an operator on behalf of all, so the types come from the inputs.
+  std::vector<ONNXTensorElementDataType> types;
   std::vector<std::optional<SymbolicDim>> names;
   std::vector<std::optional<SymbolicShape>> prefixes;
 };
@@ -25,7 +32,7 @@ std::string fresh_symbol() {
   return "opbridge_" + std::to_string(next++);
 }
 
-SymbolicShape read_input(const OrtApi* api, OrtShapeInferContext* context, size_t index) {
+Input read_input(const OrtApi* api, OrtShapeInferContext* context, size_t index) {
   OrtTensorTypeAndShapeInfo* info = nullptr;  // owned by the context
   check(api, api->ShapeInferContext_GetInputTypeShape(context, index, &info));
   if (info == nullptr) return {};
@@ -35,9 +42,10 @@ SymbolicShape read_input(const OrtApi* api, OrtShapeInferContext* context, size_
   std::vector<const char*> symbols(rank);
   check(api, api->GetDimensions(info, values.data(), rank));
   check(api, api->GetSymbolicDimensions(info, symbols.data(), rank));
-  SymbolicShape shape(rank);
-  for (size_t i = 0; i < rank; ++i) shape[i] = {values[i], symbols[i] == nullptr ? "" : symbols[i]};
-  return shape;
+  Input input;
+  check(api, api->GetTensorElementType(info, &input.type));
+  for (size_t i = 0; i < rank; ++i) input.shape.push_back({values[i], symbols[i] == nullptr ? "" : symbols[i]});
+  return input;
 }
 
 std::optional<int64_t> read_int_attribute(const OrtApi* api, OrtShapeInferContext* context, const Attribute& a) {
@@ -56,7 +64,9 @@ std::optional<int64_t> read_int_attribute(const OrtApi* api, OrtShapeInferContex
   return std::nullopt;
 }
 
-void bind(const Argument& a, const SymbolicShape& shape, Bindings& b) {
+void bind(const Argument& a, const Input& input, Bindings& b) {
+  if (a.type_variable >= 0) b.types[static_cast<size_t>(a.type_variable)] = input.type;
+  const SymbolicShape& shape = input.shape;
   if (shape.empty()) return;  // a scalar, or unknown: ONNX Runtime does not say which
   const ShapePattern* chosen = nullptr;
   for (const ShapePattern& p : a.shapes) {
@@ -98,8 +108,7 @@ std::optional<int64_t> evaluate(const Dim& d, const Bindings& b) {
   }
 }
 
-void set_output(const Overload& o, OrtShapeInferContext* context, size_t index, const SymbolicShape& shape) {
-  const OrtApi* api = o.runtime->api;
+void set_output(const OrtApi* api, OrtShapeInferContext* context, size_t index, ONNXTensorElementDataType type, const SymbolicShape& shape) {
   std::vector<int64_t> values;
   std::vector<const char*> symbols;
   for (const SymbolicDim& d : shape) {
@@ -109,7 +118,7 @@ void set_output(const Overload& o, OrtShapeInferContext* context, size_t index, 
   OrtTensorTypeAndShapeInfo* raw = nullptr;
   check(api, api->CreateTensorTypeAndShapeInfo(&raw));
   const std::unique_ptr<OrtTensorTypeAndShapeInfo, decltype(api->ReleaseTensorTypeAndShapeInfo)> info(raw, api->ReleaseTensorTypeAndShapeInfo);
-  check(api, api->SetTensorElementType(raw, to_onnx(o.dtype(o.signature().outputs[index]))));
+  check(api, api->SetTensorElementType(raw, type));
   check(api, api->SetDimensions(raw, values.data(), values.size()));
   check(api, api->SetSymbolicDimensions(raw, symbols.data(), symbols.size()));
   check(api, api->ShapeInferContext_SetOutputTypeShape(context, index, raw));
@@ -127,6 +136,7 @@ OrtStatus* infer_output_shape(const OrtCustomOp* op, OrtShapeInferContext* conte
     Bindings b;
     b.names.resize(s.names.size());
     b.prefixes.resize(s.prefixes.size());
+    b.types.resize(s.type_variables.size(), ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED);
     for (const Attribute& a : s.attributes) {
       if (a.name_slot < 0) continue;
       if (const auto value = read_int_attribute(api, context, a)) b.names[static_cast<size_t>(a.name_slot)] = SymbolicDim{*value, ""};
@@ -158,7 +168,9 @@ OrtStatus* infer_output_shape(const OrtCustomOp* op, OrtShapeInferContext* conte
         if (d.value < 0 && d.symbol.empty()) d.symbol = fresh_symbol();
         if (d.value < 0) d.value = -1;
       }
-      set_output(o, context, i, shape);
+      const Argument& a = s.outputs[i];
+      const auto type = a.type_variable >= 0 ? b.types[static_cast<size_t>(a.type_variable)] : to_onnx(a.concrete);
+      if (type != ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED) set_output(api, context, i, type, shape);
     }
     return nullptr;
   } catch (...) {
