@@ -1,0 +1,21 @@
+// A subcommand of `opbridge`: declares its arguments on the parser and says what to run when it was chosen.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+
+namespace opbridge::cli {
+
+constexpr int kOk = 0;
+constexpr int kFailed = 1;  // the work could not be done, or a comparison failed
+constexpr int kUsage = 2;   // the command line itself is wrong
+
+struct Command {
+  CLI::App* app;
+  std::function<int()> run;  // returns the exit code; throws Error for kFailed
+};
+
+Command add_inspect(CLI::App& parent);
+Command add_run(CLI::App& parent);
+
+}  // namespace opbridge::cli

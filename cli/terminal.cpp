@@ -1,0 +1,58 @@
+#include "terminal.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace opbridge::cli {
+
+namespace {
+
+std::string styled(int stream, const char* code, const std::string& text) {
+  const char* term = std::getenv("TERM");
+  const bool plain = isatty(stream) == 0 || std::getenv("NO_COLOR") != nullptr || term == nullptr ||
+                     std::strcmp(term, "dumb") == 0;
+  return plain ? text : std::string("\x1b[") + code + "m" + text + "\x1b[0m";
+}
+
+// Columns that the text takes: UTF-8 continuation bytes take none.
+size_t width(const std::string& text) {
+  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
+}
+
+}  // namespace
+
+std::string heading(const std::string& text) { return styled(STDOUT_FILENO, "1", text); }
+std::string error_label() { return styled(STDERR_FILENO, "1;31", "error:"); }
+std::string warning_label() { return styled(STDERR_FILENO, "1;33", "warning:"); }
+
+std::string table(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<size_t> widths;
+  for (const auto& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], width(row[i]));
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    std::string line = " ";
+    for (size_t i = 0; i < row.size(); ++i) line += " " + row[i] + std::string(widths[i] - width(row[i]) + 1, ' ');
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  }
+  return text;
+}
+
+std::string number(double value) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.6g", value);
+  return text;
+}
+
+void print_json(const nlohmann::ordered_json& json) {
+  std::puts(json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
+}
+
+}  // namespace opbridge::cli

@@ -1,0 +1,25 @@
+// Text on a terminal: tables, bold headings, numbers.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace opbridge::cli {
+
+/// Bold on a terminal, plain in a file or pipe, or where NO_COLOR is set.
+std::string heading(const std::string& text);
+/// "error:" and "warning:" as stderr shows them.
+std::string error_label();
+std::string warning_label();
+
+/// Left-aligned columns, as wide as their contents, indented by two; the first row is the heading.
+std::string table(const std::vector<std::vector<std::string>>& rows);
+
+/// "0.25", "1.2e-07": what six digits show.
+std::string number(double value);
+
+/// Prints indented JSON; bytes that are not UTF-8 are replaced.
+void print_json(const nlohmann::ordered_json& json);
+
+}  // namespace opbridge::cli
