@@ -1,0 +1,25 @@
+"""Where the libraries that come with opbridge lie."""
+
+import os
+from pathlib import Path
+
+from .errors import LoadError
+
+_PACKAGE = Path(__file__).resolve().parent
+_SOURCE_TREE = _PACKAGE.parents[1]
+
+
+def library_path(name):
+    """The file lib<name>.so. Looked for in the folders of $OPBRIDGE_LIBRARY_PATH, in the installed package, and, where
+    opbridge is used from its source tree, in $OPBRIDGE_BUILD/lib (build/release/lib). Raises LoadError."""
+    folders = [Path(f) for f in os.environ.get("OPBRIDGE_LIBRARY_PATH", "").split(os.pathsep) if f]
+    folders.append(_PACKAGE / "lib")
+    if (_SOURCE_TREE / "include" / "opbridge" / "abi.h").exists():
+        folders.append(_SOURCE_TREE / os.environ.get("OPBRIDGE_BUILD", "build/release") / "lib")
+    for folder in folders:
+        path = folder / f"lib{name}.so"
+        if path.exists():
+            return str(path)
+    raise LoadError(
+        f"no lib{name}.so in {', '.join(map(str, folders))}: build it, or name its folder in OPBRIDGE_LIBRARY_PATH"
+    )
