@@ -100,12 +100,7 @@ std::optional<int64_t> evaluate(const Dim& d, const Bindings& b) {
   const auto x = evaluate(d.args[0], b), y = evaluate(d.args[1], b);
   if (!x || !y) return std::nullopt;
   int64_t result = 0;
-  switch (d.kind) {
-    case Dim::Kind::kAdd: return __builtin_add_overflow(*x, *y, &result) ? std::nullopt : std::optional<int64_t>(result);
-    case Dim::Kind::kSub: return __builtin_sub_overflow(*x, *y, &result) ? std::nullopt : std::optional<int64_t>(result);
-    case Dim::Kind::kMul: return __builtin_mul_overflow(*x, *y, &result) ? std::nullopt : std::optional<int64_t>(result);
-    default: return *y == 0 ? std::nullopt : std::optional<int64_t>(*x / *y - ((*x % *y != 0) && ((*x < 0) != (*y < 0))));
-  }
+  return dim_arithmetic(d.kind, *x, *y, &result) ? std::optional<int64_t>(result) : std::nullopt;
 }
 
 void set_output(const OrtApi* api, OrtShapeInferContext* context, size_t index, ONNXTensorElementDataType type, const SymbolicShape& shape) {

@@ -126,9 +126,9 @@ struct TensorArg {
   bool present;
 
   int64_t count() const {
-    int64_t n = 1;
-    for (int i = 0; i < rank; ++i) n *= shape[i];
-    return n;
+    uint64_t n = 1;  // unsigned: [2^40, 2^40, 0] may wrap on its way to 0
+    for (int i = 0; i < rank; ++i) n *= static_cast<uint64_t>(shape[i]);
+    return static_cast<int64_t>(n);
   }
 };
 
@@ -148,9 +148,9 @@ class Tensor {
   int64_t size(int axis) const { return shape_[axis < 0 ? axis + rank_ : axis]; }
   const int64_t* shape() const { return shape_; }
   int64_t count() const {
-    int64_t n = 1;
-    for (int i = 0; i < rank_; ++i) n *= shape_[i];
-    return n;
+    uint64_t n = 1;
+    for (int i = 0; i < rank_; ++i) n *= static_cast<uint64_t>(shape_[i]);
+    return static_cast<int64_t>(n);
   }
   T& operator[](int64_t i) const { return data_[i]; }
 

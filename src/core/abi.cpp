@@ -33,7 +33,14 @@ static_assert(kMaxRank == OPBRIDGE_MAX_RANK && static_cast<int>(ErrorKind::kInte
 int32_t report(OpbridgeError* error, ErrorKind kind, const char* message) noexcept {
   if (error != nullptr && error->size > offsetof(OpbridgeError, message)) {
     error->kind = static_cast<int32_t>(kind);
-    std::snprintf(error->message, error->size - offsetof(OpbridgeError, message), "%s", message);
+    const size_t room = std::min(error->size - offsetof(OpbridgeError, message), sizeof error->message) - 1;
+    size_t length = std::strlen(message);
+    if (length > room) {
+      length = room;
+      while (length > 0 && (static_cast<unsigned char>(message[length]) & 0xc0u) == 0x80u) --length;  // not inside a character
+    }
+    std::memcpy(error->message, message, length);
+    error->message[length] = '\0';
   }
   return static_cast<int32_t>(kind);
 }
@@ -74,20 +81,23 @@ DType from_dlpack(const OpbridgeTensor& t) {
 
 void check_contiguous(const OpbridgeTensor& t) {
   if (t.strides == nullptr) return;
-  int64_t expected = 1;
   for (int i = 0; i < t.ndim; ++i) {
     if (t.shape[i] == 0) return;  // strides of an empty tensor mean nothing
   }
+  int64_t expected = 1;
   for (int i = t.ndim - 1; i >= 0; --i) {
-    if (t.shape[i] != 1 && t.strides[i] != expected) throw InvalidArgument("a tensor is not contiguous and row-major");
+    if (t.shape[i] != 1 && t.strides[i] != expected) {
+      throw InvalidArgument("a tensor of shape " + shape_to_string(t.shape, t.ndim) + " has strides " + shape_to_string(t.strides, t.ndim) +
+                            "; operators take contiguous, row-major tensors");
+    }
     expected *= t.shape[i];
   }
 }
 
-// `tensors` as kernels see them. Returns the device of the present ones.
-int32_t read_tensors(const OpbridgeTensor* const* tensors, size_t count, TensorArg* out) {
+// `tensors` as kernels see them.
+void read_tensors(const OpbridgeTensor* const* tensors, size_t count, TensorArg* out) {
   if (count > static_cast<size_t>(kMaxArguments)) throw InvalidArgument("at most 64 tensors can be passed, got " + std::to_string(count));
-  int32_t device = 0;
+  if (tensors == nullptr && count > 0) throw InvalidArgument("the list of tensors is a null pointer");
   for (size_t i = 0; i < count; ++i) {
     const OpbridgeTensor* t = tensors[i];
     if (t == nullptr) {
@@ -95,15 +105,29 @@ int32_t read_tensors(const OpbridgeTensor* const* tensors, size_t count, TensorA
       continue;
     }
     if (t->ndim < 0 || t->ndim > kMaxRank) throw InvalidArgument("a tensor has " + std::to_string(t->ndim) + " dimensions; 0 to 16 are allowed");
+    if (t->ndim > 0 && t->shape == nullptr) throw InvalidArgument("a tensor's shape is a null pointer");
+    const DType dtype = from_dlpack(*t);
+    bool empty = false, overflow = false;
+    int64_t bytes = static_cast<int64_t>(dtype_size(dtype));
     for (int d = 0; d < t->ndim; ++d) {
+      empty = empty || t->shape[d] == 0;
+      overflow = overflow || __builtin_mul_overflow(bytes, t->shape[d], &bytes);
       if (t->shape[d] < 0) throw InvalidArgument("a tensor has shape " + shape_to_string(t->shape, t->ndim));
     }
+    if (overflow && !empty) throw InvalidArgument("a tensor has shape " + shape_to_string(t->shape, t->ndim) + ", which fits no memory");
     check_contiguous(*t);
-    out[i] = {t->data == nullptr ? nullptr : static_cast<char*>(t->data) + t->byte_offset, t->shape, t->ndim, from_dlpack(*t), true};
-    if (device == 0) device = t->device_type;
+    out[i] = {t->data == nullptr ? nullptr : static_cast<char*>(t->data) + t->byte_offset, t->shape, t->ndim, dtype, true};
   }
-  return device == 0 ? 1 : device;
 }
+
+// Where a tensor lies. On the CPU the number means nothing.
+struct Place {
+  explicit Place(const OpbridgeTensor& t) : type(t.device_type), id(t.device_type == 1 ? 0 : t.device_id) {}
+  bool operator!=(const Place& other) const { return type != other.type || id != other.id; }
+  std::string to_string() const { return (type == 1 ? "CPU" : type == 2 ? "CUDA" : "DLPack " + std::to_string(type)) + " device " + std::to_string(id); }
+
+  int32_t type, id;
+};
 
 Device to_device(int32_t code) {
   if (code == 1) return Device::kCpu;
@@ -125,24 +149,28 @@ AttributeValue read_attribute(const OpbridgeAttribute& a) {
   v.i = a.i;
   v.f = static_cast<float>(a.f);
   if (a.s != nullptr) v.s = a.s;
-  if (v.type == AttributeType::kInts) v.ints.assign(a.ints, a.ints + a.count);
-  if (v.type == AttributeType::kFloats) v.floats.assign(a.floats, a.floats + a.count);
+  if (v.type == AttributeType::kInts && a.ints != nullptr) v.ints.assign(a.ints, a.ints + a.count);
+  if (v.type == AttributeType::kFloats && a.floats != nullptr) v.floats.assign(a.floats, a.floats + a.count);
   return v;
 }
 
 int32_t create_node(const char* op, const char* node_name, const OpbridgeAttribute* attributes, size_t count, OpbridgeNode** out,
                     OpbridgeError* error) noexcept {
   return guarded(error, [&] {
+    if (op == nullptr || out == nullptr || (attributes == nullptr && count > 0)) throw InvalidArgument("create_node() was passed a null pointer");
     const Library& library = this_library();
     const LibraryOperator* found = library.find(op);
     if (found == nullptr) {
       std::vector<std::string> names;
       for (const LibraryOperator& o : library.operators) names.push_back(o.signature.name);
       throw InvalidArgument("library '" + std::string(library.definition.name) + "' has no operator '" + op + "'" + did_you_mean(op, names) +
-                            " It has " + list_of(names));
+                            " (it has " + list_of(names, "and") + ")");
     }
     std::vector<std::pair<std::string, AttributeValue>> given;
-    for (size_t i = 0; i < count; ++i) given.emplace_back(attributes[i].name, read_attribute(attributes[i]));
+    for (size_t i = 0; i < count; ++i) {
+      if (attributes[i].name == nullptr) throw InvalidArgument(found->full_name + ": attribute number " + std::to_string(i) + " has no name");
+      given.emplace_back(attributes[i].name, read_attribute(attributes[i]));
+    }
     *out = new OpbridgeNode{library.create_node(*found, node_name == nullptr ? "" : node_name, given)};
   });
 }
@@ -161,7 +189,11 @@ int32_t infer(const OpbridgeNode* node, const OpbridgeTensor* const* inputs, siz
     }
     TensorSpec specs[kMaxArguments];
     n.infer(in, static_cast<int>(input_count), specs);
-    for (size_t i = 0; i < n.signature().outputs.size() && i < output_count; ++i) {
+    if (outputs == nullptr || output_count < n.signature().outputs.size()) {
+      throw InvalidArgument(n.title() + ": has " + std::to_string(n.signature().outputs.size()) + " outputs, got room for " +
+                            std::to_string(outputs == nullptr ? 0 : output_count));
+    }
+    for (size_t i = 0; i < n.signature().outputs.size(); ++i) {
       const DlType type = kDlTypes[static_cast<int>(specs[i].dtype)];
       outputs[i].dtype_code = type.code;
       outputs[i].dtype_bits = type.bits;
@@ -180,7 +212,11 @@ int32_t workspace_bytes(const OpbridgeNode* node, const OpbridgeTensor* const* i
     if (!n.has_workspace()) return;
     TensorArg in[kMaxArguments], out[kMaxArguments];
     TensorSpec specs[kMaxArguments];
-    read_tensors(inputs, input_count, in);
+    try {
+      read_tensors(inputs, input_count, in);
+    } catch (...) {
+      rethrow_with_title(n.title());
+    }
     n.infer(in, static_cast<int>(input_count), specs);
     for (size_t i = 0; i < input_count; ++i) in[i].data = nullptr;
     spec_args(specs, n.signature().outputs.size(), out);
@@ -196,9 +232,8 @@ int32_t compute(const OpbridgeNode* node, const OpbridgeTensor* const* inputs, s
     const Signature& s = n.signature();
     TensorArg in[kMaxArguments], out[kMaxArguments];
     TensorSpec specs[kMaxArguments];
-    int32_t device_code = 0;
     try {
-      device_code = read_tensors(inputs, input_count, in);
+      read_tensors(inputs, input_count, in);
       read_tensors(outputs, output_count, out);
     } catch (...) {
       rethrow_with_title(n.title());
@@ -207,6 +242,15 @@ int32_t compute(const OpbridgeNode* node, const OpbridgeTensor* const* inputs, s
     if (output_count != s.outputs.size()) {
       fail("has " + std::to_string(s.outputs.size()) + " outputs, got memory for " + std::to_string(output_count));
     }
+    // All tensors lie on one device, except those that the signature wants in host memory.
+    const auto argument = [&](size_t i) -> const Argument& { return s.inputs[std::min(i, s.inputs.size() - 1)]; };
+    const OpbridgeTensor* first = nullptr;
+    for (size_t i = 0; i < input_count && first == nullptr; ++i) {
+      if (in[i].present && !argument(i).host) first = inputs[i];
+    }
+    for (size_t i = 0; i < output_count && first == nullptr; ++i) first = outputs[i];
+    if (first == nullptr) fail("was given no tensor to compute");
+    const Place place(*first);
     // The kernel writes what infer() promised, so smaller memory must not pass.
     for (size_t i = 0; i < output_count; ++i) {
       if (!out[i].present) {
@@ -223,24 +267,30 @@ int32_t compute(const OpbridgeNode* node, const OpbridgeTensor* const* inputs, s
              ", got memory for " + dtype_name(out[i].dtype) + shape_to_string(out[i].shape, out[i].rank));
       }
       if (out[i].data == nullptr && out[i].count() != 0) fail("output '" + s.outputs[i].name + "' has no memory");
-      if (outputs[i]->device_type != device_code) fail("output '" + s.outputs[i].name + "' lies on another device than the inputs");
+      if (const Place p(*outputs[i]); p != place) {
+        fail("output '" + s.outputs[i].name + "' lies on " + p.to_string() + ", expected " + place.to_string() + " like the inputs");
+      }
     }
     for (size_t i = 0; i < input_count; ++i) {
       if (!in[i].present) continue;
-      const Argument& a = s.inputs[std::min(i, s.inputs.size() - 1)];
+      const Argument& a = argument(i);
       if (in[i].data == nullptr && in[i].count() != 0) fail("input '" + a.name + "' has no memory");
-      const int32_t expected = a.host ? 1 : device_code;
-      if (inputs[i]->device_type != expected && !(a.host && i == 0)) {
-        fail("input '" + a.name + "' lies on device " + std::to_string(inputs[i]->device_type) + ", expected " + std::to_string(expected) +
-             (a.host ? " (host memory, as its signature says)" : " like the first input"));
+      const Place p(*inputs[i]);
+      if (a.host && p.type != 1) fail("input '" + a.name + "' lies on " + p.to_string() + ", but its signature asks for host memory");
+      if (!a.host && p != place) {
+        fail("input '" + a.name + "' lies on " + p.to_string() + ", expected " + place.to_string() + " like the first input");
       }
     }
-    const Device device = to_device(device_code);
+    const Device device = to_device(place.type);
     // The host's struct may be older and shorter, or newer and longer, than ours.
     OpbridgeHost h{};
-    std::memcpy(&h, host, std::min<size_t>(host->size, sizeof h));
+    if (host != nullptr) {
+      if (host->size < sizeof host->size) fail("OpbridgeHost::size is not set");
+      std::memcpy(&h, host, std::min<size_t>(host->size, sizeof h));
+    }
     HostServices services;
     services.stream = h.stream;
+    if (device == Device::kCuda) services.device_id = place.id;
     services.workspace = h.workspace;
     services.workspace_bytes = h.workspace_bytes;
     OwnThreads own(h.threads);

@@ -32,10 +32,11 @@ std::string quoted(const std::string& text) {
 
 std::string number(double v) {
   if (!std::isfinite(v)) return "null";
-  char buffer[40];
-  std::snprintf(buffer, sizeof buffer, "%.17g", v);
-  return buffer;
+  return to_text(v);
 }
+
+// An infinite default is written 1e999, which JSON allows and every reader rounds to infinity.
+std::string number_or_infinity(float v) { return std::isinf(v) ? (v < 0 ? "-1e999" : "1e999") : number(static_cast<double>(v)); }
 
 const char* boolean(bool v) { return v ? "true" : "false"; }
 
@@ -75,11 +76,11 @@ std::string default_json(const Attribute& a) {
   const AttributeValue& v = a.default_value;
   switch (a.type) {
     case AttributeType::kInt: return std::to_string(v.i);
-    case AttributeType::kFloat: return number(v.f);
+    case AttributeType::kFloat: return number_or_infinity(v.f);
     case AttributeType::kBool: return boolean(v.i != 0);
     case AttributeType::kString: return quoted(v.s);
     case AttributeType::kInts: return array(v.ints, [](int64_t x) { return std::to_string(x); });
-    case AttributeType::kFloats: return array(v.floats, [](float x) { return number(x); });
+    case AttributeType::kFloats: return array(v.floats, number_or_infinity);
   }
   return "null";
 }
@@ -186,6 +187,18 @@ Library make_library(LibraryDefinition definition) {
   Library library;
   library.definition = std::move(definition);
   const LibraryDefinition& d = library.definition;
+  // Names that torch's namespace (dots as underscores) and every exporter accept; ONNX's own domains are taken.
+  const std::string domain = d.domain;
+  const bool letters = std::all_of(domain.begin(), domain.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '.';
+  });
+  if (domain.empty() || !letters || (domain[0] >= '0' && domain[0] <= '9') || domain[0] == '.' || domain.back() == '.' ||
+      domain.find("..") != std::string::npos) {
+    throw InvalidArgument("library '" + std::string(d.name) + "': domain '" + domain + "' must be words of letters, digits and underscores, joined by dots");
+  }
+  if (domain == "ai.onnx" || domain.rfind("ai.onnx.", 0) == 0 || domain.rfind("com.microsoft", 0) == 0) {
+    throw InvalidArgument("library '" + std::string(d.name) + "': domain '" + domain + "' belongs to ONNX or ONNX Runtime; choose one of your own");
+  }
   for (const LibraryDefinition::Folder& folder : d.folders) {
     bool named = false;
     for (const Operator& op : folder.operators) {

@@ -15,28 +15,22 @@ namespace opbridge {
 
 namespace {
 
-std::string number(double v) {
-  std::string text = std::to_string(v);
-  while (text.find('.') != std::string::npos && (text.back() == '0' || text.back() == '.')) {
-    const bool dot = text.back() == '.';
-    text.pop_back();
-    if (dot) break;
-  }
-  return text;
-}
-
-void check_range(const Attribute& a, double v) {
+// `v` is an int64_t or a float.
+template <class T>
+void check_range(const Attribute& a, T value) {
+  const auto v = static_cast<long double>(value);  // exact for both
   const bool ok = (a.min_open ? v > a.min : v >= a.min) && (a.max_open ? v < a.max : v <= a.max);
   if (ok) return;
-  const auto bound = [](double b) { return std::isinf(b) ? std::string(b < 0 ? "-inf" : "inf") : number(b); };
-  throw InvalidArgument("attribute '" + a.name + "' must lie in " + (a.min_open ? "(" : "[") + bound(a.min) + ", " +
-                        bound(a.max) + (a.max_open ? ")" : "]") + ", got " + (std::isfinite(v) ? number(v) : std::isnan(v) ? "nan" : bound(v)));
+  std::string got;
+  if constexpr (std::is_floating_point_v<T>) got = to_text(value);
+  else got = std::to_string(value);
+  throw InvalidArgument("attribute '" + a.name + "' must lie in " + range_to_text(a) + ", got " + got);
 }
 
 void check_value(const Attribute& a, AttributeValue& v) {
   switch (a.type) {
-    case AttributeType::kInt: check_range(a, static_cast<double>(v.i)); break;
-    case AttributeType::kFloat: check_range(a, static_cast<double>(v.f)); break;
+    case AttributeType::kInt: check_range(a, v.i); break;
+    case AttributeType::kFloat: check_range(a, v.f); break;
     case AttributeType::kBool:
       if (v.i != 0 && v.i != 1) throw InvalidArgument("attribute '" + a.name + "' must be 0 or 1, got " + std::to_string(v.i));
       break;
@@ -50,10 +44,10 @@ void check_value(const Attribute& a, AttributeValue& v) {
       break;
     }
     case AttributeType::kInts:
-      for (const int64_t x : v.ints) check_range(a, static_cast<double>(x));
+      for (const int64_t x : v.ints) check_range(a, x);
       break;
     case AttributeType::kFloats:
-      for (const float x : v.floats) check_range(a, static_cast<double>(x));
+      for (const float x : v.floats) check_range(a, x);
       break;
   }
 }
@@ -64,10 +58,15 @@ std::vector<AttributeValue> resolve_attributes(const Signature& signature,
                                                const std::vector<std::pair<std::string, AttributeValue>>& given) {
   std::vector<std::string> names;
   for (const Attribute& a : signature.attributes) names.push_back(a.name);
-  for (const auto& [name, value] : given) {
-    if (signature.find_attribute(name) != nullptr) continue;
-    throw InvalidArgument("attribute '" + name + "' is unknown" + did_you_mean(name, names) +
-                          (names.empty() ? "; the operator has none" : "; it has " + list_of(names)));
+  for (size_t i = 0; i < given.size(); ++i) {
+    const std::string& name = given[i].first;
+    if (signature.find_attribute(name) == nullptr) {
+      throw InvalidArgument("attribute '" + name + "' is unknown" + did_you_mean(name, names) +
+                            (names.empty() ? " (the operator has no attributes)" : " (the operator has " + list_of(names, "and") + ")"));
+    }
+    for (size_t j = 0; j < i; ++j) {
+      if (given[j].first == name) throw InvalidArgument("attribute '" + name + "' is given twice");
+    }
   }
   std::vector<AttributeValue> values;
   for (const Attribute& a : signature.attributes) {
@@ -96,6 +95,19 @@ std::vector<AttributeValue> resolve_attributes(const Signature& signature,
 
 // ---------------------------------------------------------------------------------------------------------- node
 
+bool dim_arithmetic(Dim::Kind kind, int64_t x, int64_t y, int64_t* result) {
+  switch (kind) {
+    case Dim::Kind::kAdd: return !__builtin_add_overflow(x, y, result);
+    case Dim::Kind::kSub: return !__builtin_sub_overflow(x, y, result);
+    case Dim::Kind::kMul: return !__builtin_mul_overflow(x, y, result);
+    case Dim::Kind::kFloorDiv:
+      if (y == 0 || (y == -1 && x == INT64_MIN)) return false;
+      *result = x / y - ((x % y != 0) && ((x < 0) != (y < 0)));
+      return true;
+    default: return false;
+  }
+}
+
 // What the inputs have said so far. Fixed size: a call allocates nothing.
 struct Node::Bindings {
   int64_t names[32];
@@ -121,19 +133,22 @@ bool Node::matches_rank(const ShapePattern& p, int rank) const {
   return p.has_prefix() ? rank >= fixed : rank == fixed;
 }
 
-// The alternative that the tensor's rank and literal dimensions ask for.
-const ShapePattern* Node::choose(const Argument& a, const TensorArg& t) const {
-  if (a.shapes.size() == 1) return matches_rank(a.shapes[0], t.rank) ? &a.shapes[0] : nullptr;
+// The first alternative that fits the tensor and all that is bound already; binds its names.
+const ShapePattern* Node::choose(const Argument& a, const TensorArg& t, Bindings& b) const {
+  const ShapePattern* only = nullptr;
+  int candidates = 0;
   for (const ShapePattern& p : a.shapes) {
     if (!matches_rank(p, t.rank)) continue;
-    const size_t skip = p.has_prefix() ? 1 : 0, fixed = p.dims.size() - skip;
-    const int64_t* tail = t.shape + (static_cast<size_t>(t.rank) - fixed);
-    bool ok = true;
-    for (size_t i = 0; i < fixed; ++i) {
-      const Dim& d = p.dims[skip + i];
-      ok = ok && (d.kind != Dim::Kind::kLiteral || d.value == tail[i]);
-    }
-    if (ok) return &p;
+    only = &p;
+    ++candidates;
+  }
+  if (candidates < 2) return only != nullptr && bind(a, *only, t, false, b) ? only : nullptr;
+  for (const ShapePattern& p : a.shapes) {
+    if (!matches_rank(p, t.rank)) continue;
+    Bindings trial = b;  // what a pattern that does not fit has bound is forgotten
+    if (!bind(a, p, t, false, trial)) continue;
+    b = trial;
+    return &p;
   }
   return nullptr;
 }
@@ -184,19 +199,15 @@ int64_t Node::evaluate(const Dim& d, const Bindings& b) const {
     case Dim::Kind::kName: return b.names[d.slot];
     case Dim::Kind::kAdd:
     case Dim::Kind::kSub:
-    case Dim::Kind::kMul: {
+    case Dim::Kind::kMul:
+    case Dim::Kind::kFloorDiv: {
       const int64_t x = evaluate(d.args[0], b), y = evaluate(d.args[1], b);
       int64_t result;
-      const bool overflow = d.kind == Dim::Kind::kAdd   ? __builtin_add_overflow(x, y, &result)
-                            : d.kind == Dim::Kind::kSub ? __builtin_sub_overflow(x, y, &result)
-                                                        : __builtin_mul_overflow(x, y, &result);
-      if (overflow) fail(ErrorKind::kInvalidArgument, "a dimension does not fit 64 bits");
+      if (!dim_arithmetic(d.kind, x, y, &result)) {
+        fail(ErrorKind::kInvalidArgument, d.kind == Dim::Kind::kFloorDiv && y == 0 ? "a dimension of its signature divides by zero"
+                                                                                   : "a dimension does not fit 64 bits");
+      }
       return result;
-    }
-    case Dim::Kind::kFloorDiv: {
-      const int64_t n = evaluate(d.args[0], b), m = evaluate(d.args[1], b);
-      if (m == 0) fail(ErrorKind::kInvalidArgument, "a dimension of its signature divides by zero");
-      return n / m - ((n % m != 0) && ((n < 0) != (m < 0)));
     }
     case Dim::Kind::kPrefix: break;
   }
@@ -245,7 +256,10 @@ void Node::infer(const TensorArg* inputs, int input_count, TensorSpec* outputs) 
                                                              : std::to_string(required_inputs_) + " to " + std::to_string(declared);
     fail(ErrorKind::kInvalidArgument, "takes " + range + " inputs, got " + std::to_string(input_count));
   }
-  Bindings b;
+  if (input_count > kMaxArguments) {
+    fail(ErrorKind::kInvalidArgument, "takes at most " + std::to_string(kMaxArguments) + " inputs, got " + std::to_string(input_count));
+  }
+  Bindings b{};
   std::fill_n(b.bound_by, s.names.size(), static_cast<int8_t>(-1));
   std::fill_n(b.prefix_rank, s.prefixes.size(), -1);
   std::fill_n(b.type_by, s.type_variables.size(), static_cast<int8_t>(-1));
@@ -255,7 +269,7 @@ void Node::infer(const TensorArg* inputs, int input_count, TensorSpec* outputs) 
     b.bound_by[s.attributes[i].name_slot] = -2;
   }
 
-  bool optional_prefix = false, arithmetic = false;
+  bool alternatives = false;
   const ShapePattern* chosen[kMaxArguments];
   for (int i = 0; i < input_count; ++i) {
     const Argument& a = s.inputs[static_cast<size_t>(std::min(i, declared - 1))];
@@ -275,10 +289,22 @@ void Node::infer(const TensorArg* inputs, int input_count, TensorSpec* outputs) 
       b.types[a.type_variable] = t.dtype;
       b.type_by[a.type_variable] = static_cast<int8_t>(std::min(i, 100));
     }
-    const ShapePattern* p = choose(a, t);
-    if (p == nullptr || !bind(a, *p, t, false, b)) fail_shape(a, t, b);
-    chosen[i] = p;
-    for (const Dim& d : p->dims) {
+    if (a.shapes.size() > 1) {
+      alternatives = true;
+      continue;
+    }
+    if ((chosen[i] = choose(a, t, b)) == nullptr) fail_shape(a, t, b);
+  }
+  // Arguments with alternatives choose once the others have said what the names stand for.
+  for (int i = 0; alternatives && i < input_count; ++i) {
+    const Argument& a = s.inputs[static_cast<size_t>(std::min(i, declared - 1))];
+    if (a.shapes.size() == 1 || !inputs[i].present) continue;
+    if ((chosen[i] = choose(a, inputs[i], b)) == nullptr) fail_shape(a, inputs[i], b);
+  }
+  bool optional_prefix = false, arithmetic = false;
+  for (int i = 0; i < input_count; ++i) {
+    if (chosen[i] == nullptr) continue;
+    for (const Dim& d : chosen[i]->dims) {
       optional_prefix |= d.optional_prefix;
       arithmetic |= !d.args.empty();
     }
@@ -379,6 +405,7 @@ void Node::compute(const TensorArg* inputs, int input_count, const TensorArg* ou
   call.workspace_ = host.workspace;
   call.workspace_bytes_ = host.workspace_bytes;
   call.stream_ = host.stream;
+  call.device_id_ = host.device_id;
   call.parallel_ = host.parallel_for;
   call.parallel_host_ = host.parallel_host;
   try {

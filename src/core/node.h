@@ -20,6 +20,9 @@ constexpr size_t kWorkspaceAlignment = 256;
 std::vector<AttributeValue> resolve_attributes(const Signature& signature,
                                                const std::vector<std::pair<std::string, AttributeValue>>& given);
 
+/// x `kind` y for the four arithmetic kinds; false where that does not fit 64 bits or divides by zero.
+bool dim_arithmetic(Dim::Kind kind, int64_t x, int64_t y, int64_t* result);
+
 /// Element type and shape of one output.
 struct TensorSpec {
   DType dtype;
@@ -32,6 +35,7 @@ struct HostServices {
   ParallelFor parallel_for = nullptr;  // null: run the chunks in the calling thread
   void* parallel_host = nullptr;
   void* stream = nullptr;
+  int device_id = -1;  // on CUDA; -1: the current one
   void* workspace = nullptr;
   size_t workspace_bytes = 0;
 };
@@ -60,7 +64,7 @@ class Node {
   struct Bindings;
   Call make_call(const TensorArg* inputs, int input_count, const TensorArg* outputs, Device device) const;
   bool matches_rank(const ShapePattern& p, int rank) const;
-  const ShapePattern* choose(const Argument& a, const TensorArg& t) const;
+  const ShapePattern* choose(const Argument& a, const TensorArg& t, Bindings& b) const;
   bool bind(const Argument& a, const ShapePattern& p, const TensorArg& t, bool optional_pass, Bindings& b) const;
   int64_t evaluate(const Dim& d, const Bindings& b) const;
   void output_shape(const Argument& a, const Bindings& b, TensorSpec& spec) const;

@@ -6,7 +6,9 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "node.h"
 #include "opbridge/error.h"
+#include "text.h"
 
 namespace opbridge {
 
@@ -132,21 +134,29 @@ class Parser {
     pos_ = end;
     return sign * value;
   }
+  float float32() {
+    const size_t begin = start();
+    const double v = number();
+    const float f = static_cast<float>(v);
+    if (std::isinf(f) && !std::isinf(v)) fail(begin, "this number does not fit float32");
+    return f;
+  }
   int64_t integer() {
     const size_t begin = start();
     const bool negative = take("-");
     const size_t first = start();
+    const uint64_t limit = static_cast<uint64_t>(INT64_MAX) + negative;
     uint64_t value = 0;
     while (pos_ < text_.size() && std::isdigit(static_cast<unsigned char>(text_[pos_]))) {
       const uint64_t digit = static_cast<uint64_t>(text_[pos_] - '0');
-      if (value > (static_cast<uint64_t>(INT64_MAX) - digit) / 10) fail(begin, "this integer does not fit 64 bits");
+      if (value > (limit - digit) / 10) fail(begin, "this integer does not fit 64 bits");
       value = value * 10 + digit;
       ++pos_;
     }
     if (pos_ == first || (pos_ < text_.size() && (is_word_char(text_[pos_]) || text_[pos_] == '.'))) {
       fail(begin, "expected an integer");
     }
-    return negative ? -static_cast<int64_t>(value) : static_cast<int64_t>(value);
+    return negative ? static_cast<int64_t>(-value) : static_cast<int64_t>(value);
   }
   [[noreturn]] void fail(size_t at, const std::string& what) const {
     // Shows the line and a caret below the place.
@@ -165,11 +175,16 @@ class Parser {
   Argument argument(bool is_input) {
     Argument a;
     const size_t name_at = start();
+    const auto& list = is_input ? s_.inputs : s_.outputs;
     a.name = identifier(is_input ? "an input's name" : "an output's name");
-    for (const auto* list : {&s_.inputs, &s_.outputs}) {
-      for (const Argument& other : *list) {
+    for (const auto* arguments : {&s_.inputs, &s_.outputs}) {
+      for (const Argument& other : *arguments) {
         if (other.name == a.name) fail(name_at, "the name '" + a.name + "' is taken already");
       }
+    }
+    if (s_.find_attribute(a.name) != nullptr) fail(name_at, "the name '" + a.name + "' is taken already");
+    if (list.size() == static_cast<size_t>(kMaxArguments)) {
+      fail(name_at, "at most " + std::to_string(kMaxArguments) + (is_input ? " inputs" : " outputs"));
     }
     a.optional = take("?");
     const size_t dots_at = start();
@@ -178,7 +193,6 @@ class Parser {
       if (a.optional) fail(dots_at, "a variadic input cannot be optional");
       a.variadic = true;
     }
-    const auto& list = is_input ? s_.inputs : s_.outputs;
     if (!list.empty() && list.back().variadic) fail(name_at, "a variadic input is the last one");
     if (!list.empty() && list.back().optional && !a.optional) {
       fail(name_at, std::string("optional ") + (is_input ? "inputs" : "outputs") + " come last");
@@ -268,6 +282,7 @@ class Parser {
   Attribute attribute() {
     Attribute a;
     const size_t name_at = start();
+    attribute_at_.push_back(name_at);
     a.name = identifier("an attribute's name");
     for (const Argument& input : s_.inputs) {
       if (input.name == a.name) fail(name_at, "the name '" + a.name + "' is taken already");
@@ -303,8 +318,12 @@ class Parser {
   void range(Attribute& a, size_t range_at) {
     if (take("{")) {
       if (a.type != AttributeType::kString) fail(range_at, "only a string attribute has a set of values");
-      do a.choices.push_back(word("a value"));
-      while (take(","));
+      do {
+        const size_t at = start();
+        const std::string value = word("a value");
+        if (std::find(a.choices.begin(), a.choices.end(), value) != a.choices.end()) fail(at, "'" + value + "' is listed already");
+        a.choices.push_back(value);
+      } while (take(","));
       expect("}");
       return;
     }
@@ -313,18 +332,21 @@ class Parser {
     }
     a.min_open = take("(");
     if (!a.min_open) expect("[");
-    a.min = number();
+    // Values are float32, so the bounds are too: 0.3 as a float32 lies above 0.3 as a float64.
+    const bool is_float = a.type == AttributeType::kFloat || a.type == AttributeType::kFloats;
+    const auto bound = [&] { return is_float ? static_cast<double>(float32()) : number(); };
+    a.min = bound();
     expect(",");
-    a.max = number();
+    a.max = bound();
     a.max_open = take(")");
     if (!a.max_open) expect("]");
-    if (!(a.min <= a.max)) fail(range_at, "this range is empty");
+    if (!(a.min <= a.max) || (a.min == a.max && (a.min_open || a.max_open))) fail(range_at, "this range is empty");
   }
   void default_value(Attribute& a, size_t at) {
     AttributeValue& v = a.default_value;
     switch (a.type) {
       case AttributeType::kInt: v.i = integer(); break;
-      case AttributeType::kFloat: v.f = static_cast<float>(number()); break;
+      case AttributeType::kFloat: v.f = float32(); break;
       case AttributeType::kBool:
         if (take_word("true")) v.i = 1;
         else if (!take_word("false")) fail(start(), "expected true or false");
@@ -342,7 +364,7 @@ class Parser {
         if (!this->at("]")) {
           do {
             if (a.type == AttributeType::kInts) v.ints.push_back(integer());
-            else v.floats.push_back(static_cast<float>(number()));
+            else v.floats.push_back(float32());
           } while (take(","));
         }
         expect("]");
@@ -362,6 +384,7 @@ class Parser {
   void type_variable() {
     const size_t name_at = start();
     TypeVariable t;
+    variable_at_.push_back(name_at);
     t.name = identifier("a type variable");
     DType dtype;
     if (find_dtype(t.name, &dtype)) fail(name_at, "'" + t.name + "' is an element type, not a variable");
@@ -396,18 +419,24 @@ class Parser {
         }
       }
     }
-    for (Attribute& a : s_.attributes) {
+    for (size_t k = 0; k < s_.attributes.size(); ++k) {
+      Attribute& a = s_.attributes[k];
       const auto it = std::find(s_.names.begin(), s_.names.end(), a.name);
       if (it == s_.names.end()) continue;
       if (a.type != AttributeType::kInt) {
-        fail(text_.find(a.name), "attribute '" + a.name + "' is used as a dimension, so it must be an int");
+        fail(attribute_at_[k], "attribute '" + a.name + "' is used as a dimension, so it must be an int");
       }
       a.name_slot = static_cast<int>(it - s_.names.begin());
     }
     if (s_.names.size() > 32 || s_.prefixes.size() > 4 || s_.type_variables.size() > 8) {
       fail(0, "at most 32 dimension names, 4 kinds of leading dimensions and 8 type variables");
     }
-    if (s_.outputs.empty()) fail(text_.size(), "an operator has at least one output");
+    // ONNX Runtime is given one overload for each combination of element types.
+    size_t overloads = 1;
+    for (size_t k = 0; k < s_.type_variables.size(); ++k) {
+      overloads *= s_.type_variables[k].dtypes.size();
+      if (overloads > 512) fail(variable_at_[k], "the type variables have more than 512 combinations");
+    }
 
     // What the required inputs (and the attributes) bind is known in every call.
     std::vector<bool> names(s_.names.size()), prefixes(s_.prefixes.size()), types(s_.type_variables.size());
@@ -441,17 +470,37 @@ class Parser {
       for (size_t n = 0; n < prefixes.size(); ++n) prefixes[n] = prefixes[n] || prefix_count[n] == a.shapes.size();
     }
     for (size_t t = 0; t < any_types.size(); ++t) {
-      if (!any_types[t]) fail(text_.size(), "type variable '" + s_.type_variables[t].name + "' is used by no input");
+      if (!any_types[t]) fail(variable_at_[t], "type variable '" + s_.type_variables[t].name + "' is used by no input");
     }
     for (const Argument& a : s_.inputs) {
-      for (const ShapePattern& p : a.shapes) check_bound(a, p, any_names, any_prefixes, "binds it: no input has it as a dimension of its own");
+      for (const ShapePattern& p : a.shapes) {
+        check_bound(a, p, any_names, any_prefixes, "binds it: no input has it as a dimension of its own");
+        // Arithmetic and `*B?` are evaluated in every call that has this input, whatever else is absent then.
+        std::vector<bool> own_names = names, own_prefixes = prefixes;
+        for (const Dim& d : p.dims) {
+          if (d.kind == Dim::Kind::kName) own_names[static_cast<size_t>(d.slot)] = true;
+          if (d.kind == Dim::Kind::kPrefix && !d.optional_prefix) own_prefixes[static_cast<size_t>(d.slot)] = true;
+        }
+        check_bound(a, p, own_names, own_prefixes, "is sure to bind it: only required inputs, int attributes and '" + a.name + "' itself do");
+      }
     }
     for (const Argument& a : s_.outputs) {
       if (a.type_variable >= 0 && !types[static_cast<size_t>(a.type_variable)]) {
-        fail(text_.size(), "output '" + a.name + "' has type " + a.dtype + ", which no required input has");
+        fail(place_of(a), "output '" + a.name + "' has type " + a.dtype + ", which no required input has");
       }
       check_bound(a, a.shapes[0], names, prefixes, "is sure to bind it: only required inputs and int attributes do");
     }
+  }
+  // Where an argument's type and shape stand.
+  size_t place_of(const Argument& a) const {
+    size_t i = 0;
+    for (const auto* list : {&s_.inputs, &s_.outputs}) {
+      for (const Argument& other : *list) {
+        if (&other == &a) return dtype_at_[i];
+        ++i;
+      }
+    }
+    return 0;
   }
   void check_bound(const Argument& a, const ShapePattern& p, const std::vector<bool>& names,
                    const std::vector<bool>& prefixes, const std::string& why) const {
@@ -460,10 +509,10 @@ class Parser {
   void check_bound(const Argument& a, const Dim& d, const std::vector<bool>& names, const std::vector<bool>& prefixes,
                    const std::string& why) const {
     if (d.kind == Dim::Kind::kName && !names[static_cast<size_t>(d.slot)]) {
-      fail(text_.size(), "'" + a.name + "' uses dimension '" + s_.names[static_cast<size_t>(d.slot)] + "', but nothing " + why);
+      fail(place_of(a), "'" + a.name + "' uses dimension '" + s_.names[static_cast<size_t>(d.slot)] + "', but nothing " + why);
     }
     if (d.kind == Dim::Kind::kPrefix && !prefixes[static_cast<size_t>(d.slot)]) {
-      fail(text_.size(), "'" + a.name + "' uses leading dimensions '*" + s_.prefixes[static_cast<size_t>(d.slot)] + "', but nothing " + why);
+      fail(place_of(a), "'" + a.name + "' uses leading dimensions '*" + s_.prefixes[static_cast<size_t>(d.slot)] + "', but nothing " + why);
     }
     for (const Dim& arg : d.args) check_bound(a, arg, names, prefixes, why);
   }
@@ -471,7 +520,10 @@ class Parser {
   std::string_view text_;
   size_t pos_ = 0;
   Signature s_;
-  std::vector<size_t> dtype_at_;  // where each argument's element type stands, inputs then outputs
+  // Where things stand in the text.
+  std::vector<size_t> dtype_at_;  // each argument's element type, inputs then outputs
+  std::vector<size_t> attribute_at_;
+  std::vector<size_t> variable_at_;
 };
 
 std::string dim_to_string(const Signature& s, const Dim& d, bool nested = false) {
@@ -497,13 +549,6 @@ std::string argument_to_string(const Signature& s, const Argument& a) {
   return text + (a.host ? " @host" : "");
 }
 
-std::string number_to_string(double v) {
-  if (std::isinf(v)) return v < 0 ? "-inf" : "inf";
-  char buffer[40];
-  std::snprintf(buffer, sizeof buffer, "%.9g", v);
-  return buffer;
-}
-
 std::string attribute_to_string(const Attribute& a) {
   std::string text = a.name + ": " + attribute_type_name(a.type);
   if (!a.choices.empty()) {
@@ -511,16 +556,16 @@ std::string attribute_to_string(const Attribute& a) {
     for (size_t i = 0; i < a.choices.size(); ++i) text += (i ? ", " : "") + a.choices[i];
     text += "}";
   } else if (!std::isinf(a.min) || !std::isinf(a.max)) {
-    text += std::string(" in ") + (a.min_open ? "(" : "[") + number_to_string(a.min) + ", " + number_to_string(a.max) + (a.max_open ? ")" : "]");
+    text += " in " + range_to_text(a);
   }
   if (a.required) return text;
   const AttributeValue& v = a.default_value;
   std::string list;
   for (int64_t x : v.ints) list += (list.empty() ? "" : ", ") + std::to_string(x);
-  for (float x : v.floats) list += (list.empty() ? "" : ", ") + number_to_string(x);
+  for (float x : v.floats) list += (list.empty() ? "" : ", ") + to_text(x);
   switch (a.type) {
     case AttributeType::kInt: return text + " = " + std::to_string(v.i);
-    case AttributeType::kFloat: return text + " = " + number_to_string(v.f);
+    case AttributeType::kFloat: return text + " = " + to_text(v.f);
     case AttributeType::kBool: return text + (v.i ? " = true" : " = false");
     case AttributeType::kString: return text + " = " + v.s;
     default: return text + " = [" + list + "]";

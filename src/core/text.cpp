@@ -2,14 +2,49 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
 
 namespace opbridge {
 
-std::string list_of(const std::vector<std::string>& items) {
+std::string list_of(const std::vector<std::string>& items, const char* last) {
   std::string text;
-  for (size_t i = 0; i < items.size(); ++i) text += (i == 0 ? "" : i + 1 == items.size() ? " or " : ", ") + items[i];
+  for (size_t i = 0; i < items.size(); ++i) {
+    text += (i == 0 ? "" : i + 1 == items.size() ? " " + std::string(last) + " " : ", ") + items[i];
+  }
   return text;
 }
+
+namespace {
+
+template <class T>
+std::string shortest(T v, int max_digits) {
+  if (std::isnan(v)) return "nan";
+  if (std::isinf(v)) return v < 0 ? "-inf" : "inf";
+  char buffer[40];
+  // Integers in full, so that 16777216 is not 1.67772e+07.
+  if (v == std::floor(v) && std::fabs(v) < 1e15) return std::snprintf(buffer, sizeof buffer, "%.0f", static_cast<double>(v)), buffer;
+  for (int digits = 1; digits <= max_digits; ++digits) {
+    std::snprintf(buffer, sizeof buffer, "%.*g", digits, static_cast<double>(v));
+    if (static_cast<T>(std::strtod(buffer, nullptr)) == v) break;
+  }
+  return buffer;
+}
+
+}  // namespace
+
+std::string range_to_text(const Attribute& a) {
+  // Bounds of floats are float32, as the values are.
+  const auto bound = [&](double v) {
+    const bool is_float = a.type == AttributeType::kFloat || a.type == AttributeType::kFloats;
+    return is_float ? to_text(static_cast<float>(v)) : to_text(v);
+  };
+  return (a.min_open ? "(" : "[") + bound(a.min) + ", " + bound(a.max) + (a.max_open ? ")" : "]");
+}
+
+std::string to_text(double v) { return shortest(v, 17); }
+std::string to_text(float v) { return shortest(v, 9); }
 
 namespace {
 
