@@ -62,6 +62,8 @@ class Call {
   size_t workspace_bytes() const { return workspace_bytes_; }
   /// cudaStream_t on CUDA. Launch there and never synchronise. Null is CUDA's default stream.
   void* stream() const { return stream_; }
+  /// The CUDA device of the tensors, or -1 where the host has made it current. It is current while a kernel runs.
+  int device_id() const { return device_id_; }
 
   /// Calls body(begin, end) for consecutive pieces of [0, n), each of `grain` items (the last may be shorter), possibly
   /// at the same time on several threads of the host. The pieces depend on n and grain alone, never on the number of
@@ -104,6 +106,7 @@ class Call {
   void* workspace_ = nullptr;
   size_t workspace_bytes_ = 0;
   void* stream_ = nullptr;
+  int device_id_ = -1;
   ParallelFor parallel_ = nullptr;
   void* parallel_host_ = nullptr;
 };

@@ -52,9 +52,31 @@ class Operator {
 /// The operators of a folder: the one it is named after and, where it has one, the operator of its gradient.
 #define OPBRIDGE_OPERATORS(folder) std::vector<opbridge::Operator> opbridge_operators_##folder()
 
-/// The address of a kernel that a .cu file defines, or null when the library is built without CUDA.
+namespace opbridge::detail {
+
+/// Makes the call's CUDA device current, and the one before it again at the end (cmake/cuda_support.cpp).
+class CudaDeviceGuard {
+ public:
+  explicit CudaDeviceGuard(const Call& call);
+  ~CudaDeviceGuard();
+  CudaDeviceGuard(const CudaDeviceGuard&) = delete;
+  CudaDeviceGuard& operator=(const CudaDeviceGuard&) = delete;
+
+ private:
+  int previous_ = -1;
+};
+
+template <Kernel kernel>
+void on_cuda_device(const Call& call) {
+  const CudaDeviceGuard guard(call);
+  kernel(call);
+}
+
+}  // namespace opbridge::detail
+
+/// The kernel that a .cu file defines as `function`, or null when the library is built without CUDA.
 #if defined(OPBRIDGE_WITH_CUDA)
-#define OPBRIDGE_CUDA_KERNEL(function) (&function)
+#define OPBRIDGE_CUDA_KERNEL(function) (&opbridge::detail::on_cuda_device<&function>)
 #else
 #define OPBRIDGE_CUDA_KERNEL(function) (static_cast<opbridge::Kernel>(nullptr))
 #endif
