@@ -1,0 +1,65 @@
+#include "common/gather.h"
+#include "group_points/group_points.h"
+
+namespace {
+
+using opbridge::Call;
+using opbridge::dispatch;
+using opbridge::f16;
+
+void group_points_cpu(const Call& call) {
+  const int64_t *features = call.input_arg(0).shape, *idx = call.input_arg(1).shape;
+  dispatch<f16, float, double>(call.input_dtype(0), [&](auto t) {
+    dispatch<int32_t, int64_t>(call.input_dtype(1), [&](auto i) {
+      using T = decltype(t);
+      using I = decltype(i);
+      pvn3d::gather_columns<T, I>(call, call.input<T>(0).data(), call.input<I>(1).data(),
+                                  call.output<T>(0).data(), features[0], features[1], features[2],
+                                  idx[1] * idx[2]);
+    });
+  });
+}
+
+size_t grad_workspace(const Call& call) {
+  const int64_t *features = call.input_arg(1).shape, *idx = call.input_arg(2).shape;
+  return pvn3d::inverse_index_bytes(features[0], features[2], idx[1] * idx[2]);
+}
+
+void group_points_grad_cpu(const Call& call) {
+  const int64_t *features = call.input_arg(1).shape, *idx = call.input_arg(2).shape;
+  dispatch<f16, float, double>(call.input_dtype(0), [&](auto t) {
+    dispatch<int32_t, int64_t>(call.input_dtype(2), [&](auto i) {
+      using T = decltype(t);
+      using I = decltype(i);
+      pvn3d::gather_columns_grad<T, I>(call, call.input<T>(0).data(), call.input<I>(2).data(),
+                                       call.output<T>(0).data(), features[0], features[1], features[2],
+                                       idx[1] * idx[2]);
+    });
+  });
+}
+
+}  // namespace
+
+OPBRIDGE_OPERATORS(group_points) {
+  return {
+      opbridge::Operator(R"(
+        "Takes groups of points out of channel-first features."
+        GroupPoints(features: T[B,C,N] "features, channel first",
+               idx: I[B,M,S]  "points to take; an index out of range reads as 0")
+            -> out: T[B,C,M,S]  "features at idx"
+            where T in {f16, f32, f64}, I in {i32, i64}
+            grad: GroupPointsGrad
+      )")
+          .cpu(group_points_cpu),
+      opbridge::Operator(R"(
+        "Gradient of GroupPoints with respect to features."
+        GroupPointsGrad(grad_out: T[B,C,M,S] "gradient of out",
+               features: T[B,C,N] "as given to GroupPoints; only its shape counts",
+               idx: I[B,M,S]  "as given to GroupPoints")
+            -> grad_features: T[B,C,N] "sums of grad_out, each in ascending order of positions, in f64"
+            where T in {f16, f32, f64}, I in {i32, i64}
+      )")
+          .cpu(group_points_grad_cpu)
+          .workspace(grad_workspace),
+  };
+}

@@ -1,0 +1,34 @@
+#include "common/neighbors.h"
+#include "knn/knn.h"
+
+namespace {
+
+using opbridge::Call;
+
+void knn_cpu(const Call& call) {
+  const int64_t clouds = call.input_arg(0).shape[0], n = call.input_arg(0).shape[1],
+                m = call.input_arg(1).shape[1];
+  if (clouds == 0 || m == 0) return;
+  if (n == 0) throw opbridge::InvalidArgument("'xyz' has no points");
+  opbridge::dispatch<opbridge::f16, float, double>(call.input_dtype(0), [&](auto zero) {
+    using T = decltype(zero);
+    pvn3d::nearest_neighbors<T>(call, call.input<T>(0).data(), n, call.input<T>(1).data(), m, clouds,
+                                call.attr_int("k"), false, call.output<int32_t>(0).data(),
+                                call.has_output(1) ? call.output<T>(1).data() : nullptr);
+  });
+}
+
+}  // namespace
+
+OPBRIDGE_OPERATORS(knn) {
+  return {opbridge::Operator(R"(
+    "The k nearest points of each query."
+    KNN(xyz: T[B,N,3]   "clouds of points",
+        query: T[B,M,3] "query points, in the same frame";
+        k: int in [1, 1024] "neighbours a query")
+        -> (idx: i32[B,M,k]  "indices by distance, then by index; 0 where there are fewer than k points",
+            dist?: T[B,M,k]  "Euclidean distances; +inf where there are fewer than k points")
+        where T in {f16, f32, f64}
+  )")
+              .cpu(knn_cpu)};
+}

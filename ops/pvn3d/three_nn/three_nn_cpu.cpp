@@ -1,0 +1,34 @@
+#include "common/neighbors.h"
+#include "three_nn/three_nn.h"
+
+namespace {
+
+using opbridge::Call;
+
+void three_nn_cpu(const Call& call) {
+  const int64_t clouds = call.input_arg(0).shape[0], n = call.input_arg(0).shape[1],
+                m = call.input_arg(1).shape[1];
+  if (clouds == 0 || n == 0) return;
+  if (m == 0) throw opbridge::InvalidArgument("'known' has no points");
+  opbridge::dispatch<opbridge::f16, float, double>(call.input_dtype(0), [&](auto zero) {
+    using T = decltype(zero);
+    pvn3d::nearest_neighbors<T>(call, call.input<T>(1).data(), m, call.input<T>(0).data(), n, clouds, 3,
+                                call.attr_bool("squared"), call.output<int32_t>(1).data(),
+                                call.output<T>(0).data());
+  });
+}
+
+}  // namespace
+
+OPBRIDGE_OPERATORS(three_nn) {
+  return {opbridge::Operator(R"(
+    "The three nearest known points of each unknown one."
+    ThreeNN(unknown: T[B,N,3] "points to find neighbours for",
+            known: T[B,M,3]   "points to find them among, in the same frame";
+            squared: bool = false "return squared distances, as the PointNet++ CUDA kernel does")
+        -> (dist: T[B,N,3]  "Euclidean distances, ascending; +inf where there are fewer than 3 known points",
+            idx: i32[B,N,3] "indices by distance, then by index; 0 where there are fewer than 3 known points")
+        where T in {f16, f32, f64}
+  )")
+              .cpu(three_nn_cpu)};
+}
