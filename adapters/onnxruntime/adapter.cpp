@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <optional>
 
 #include "runtime.h"
 #include "threads.h"
@@ -107,6 +108,16 @@ bool read_attribute(const OrtApi* api, const OrtKernelInfo* info, const char* na
   return false;
 }
 
+bool is_tensor_attribute(const OrtApi* api, const OrtKernelInfo* info, const char* name) {
+  OrtAllocator* allocator = nullptr;
+  check(api, api->GetAllocatorWithDefaultOptions(&allocator));
+  OrtValue* value = nullptr;
+  OrtStatus* status = api->KernelInfoGetAttribute_tensor(info, name, allocator, &value);
+  if (status != nullptr) api->ReleaseStatus(status);
+  else api->ReleaseValue(value);
+  return status == nullptr;
+}
+
 std::vector<std::pair<std::string, AttributeValue>> read_attributes(const OrtApi* api, const OrtKernelInfo* info, const Signature& s) {
   std::vector<std::pair<std::string, AttributeValue>> given;
   for (const Attribute& a : s.attributes) {
@@ -115,14 +126,39 @@ std::vector<std::pair<std::string, AttributeValue>> read_attributes(const OrtApi
     for (const AttributeType t : {AttributeType::kInt, AttributeType::kFloat, AttributeType::kString, AttributeType::kInts, AttributeType::kFloats}) {
       if (t != declared) order.push_back(t);
     }
+    bool found = false;
+    std::optional<AttributeValue> empty_list;
     for (const AttributeType t : order) {
       AttributeValue value;
       if (!read_attribute(api, info, a.name.c_str(), t, value)) continue;
+      // An attribute of any other kind answers to lists as well, as an empty one: believed only when nothing else fits.
+      if ((t == AttributeType::kInts && value.ints.empty()) || (t == AttributeType::kFloats && value.floats.empty())) {
+        if (!empty_list) empty_list = std::move(value);
+        continue;
+      }
       given.emplace_back(a.name, std::move(value));
+      found = true;
       break;
     }
+    if (found) continue;
+    if (is_tensor_attribute(api, info, a.name.c_str())) {
+      throw InvalidArgument("attribute '" + a.name + "' must be of type " + attribute_type_name(a.type) + ", got a tensor");
+    }
+    if (empty_list) given.emplace_back(a.name, std::move(*empty_list));
   }
   return given;
+}
+
+// A node may blank any output's name, but a kernel writes all those that its signature does not call optional.
+void check_outputs(const OrtApi* api, const OrtKernelInfo* info, const Signature& s) {
+  size_t count = 0;
+  check(api, api->KernelInfo_GetOutputCount(info, &count));
+  for (size_t i = 0; i < s.outputs.size(); ++i) {
+    if (s.outputs[i].optional) continue;
+    size_t size = 0;  // with the final null
+    if (i < count) check(api, api->KernelInfo_GetOutputName(info, i, nullptr, &size));
+    if (size <= 1) throw InvalidArgument("output '" + s.outputs[i].name + "' is not optional, but the node leaves it out");
+  }
 }
 
 // ----------------------------------------------------------------------------------------------------------- kernel
@@ -153,7 +189,14 @@ OrtStatus* ORT_API_CALL create_kernel(const OrtCustomOp* op, const OrtApi*, cons
     auto state = std::make_unique<KernelState>();
     state->runtime = o.runtime;
     state->device = o.device;
-    state->node = this_library().create_node(*o.op, name, read_attributes(api, info, o.signature()));
+    const std::string title = node_title(*o.op, name);
+    try {
+      check_outputs(api, info, o.signature());
+      state->node = std::make_unique<Node>(o.op->op, o.signature(), title,
+                                           resolve_attributes(o.signature(), read_attributes(api, info, o.signature())));
+    } catch (...) {
+      rethrow_with_title(title);
+    }
     state->get_type_and_shape = nullptr;
     if (o.runtime->minor >= kGetTypeAndShapeSince) {
       static_assert(sizeof(GetTypeAndShape) == sizeof(void*), "");
@@ -271,7 +314,7 @@ void compute(const KernelState& k, OrtKernelContext* context) {
   size_t input_count = 0;
   check(api, api->KernelContext_GetInputCount(context, &input_count));
   if (input_count > static_cast<size_t>(kMaxArguments)) throw InvalidArgument("at most 64 inputs are allowed, got " + std::to_string(input_count));
-  const OrtValue* first = nullptr;
+  const OrtValue* first = nullptr;  // on the device
   for (size_t i = 0; i < input_count; ++i) {
     const OrtValue* value = nullptr;
     check(api, api->KernelContext_GetInput(context, i, &value));
@@ -279,7 +322,8 @@ void compute(const KernelState& k, OrtKernelContext* context) {
       inputs[i] = {nullptr, nullptr, 0, DType::f32, false};
       continue;
     }
-    if (first == nullptr) first = value;
+    const auto& declared_inputs = node.signature().inputs;
+    if (first == nullptr && !declared_inputs[std::min(i, declared_inputs.size() - 1)].host) first = value;
     read_input(k, value, dimensions, inputs[i]);
   }
   node.infer(inputs, static_cast<int>(input_count), specs);
@@ -293,7 +337,7 @@ void compute(const KernelState& k, OrtKernelContext* context) {
     if (i >= wanted) continue;
     OrtValue* value = nullptr;
     check(api, api->KernelContext_GetOutput(context, i, specs[i].shape, static_cast<size_t>(specs[i].rank), &value));
-    if (value == nullptr) continue;  // an optional output that the model does not use
+    if (value == nullptr) continue;  // an optional output that the model does not use; the others are checked at load
     check(api, api->GetTensorMutableData(value, &out.data));
     out.present = true;
   }
@@ -456,6 +500,8 @@ OrtStatus* register_library(OrtSessionOptions* options, const OrtApiBase* base) 
     static auto* registrations = new std::map<const OrtApi*, std::unique_ptr<Registration>>();
     const std::lock_guard<std::mutex> lock(mutex);
     auto& registration = (*registrations)[api];
+    // A runtime that was unloaded may have left its place to another one.
+    if (registration != nullptr && registration->runtime.version != runtime.version) registration.release();
     if (registration == nullptr) registration = std::make_unique<Registration>(std::move(runtime));
 
     // A domain that is added twice fails the session with "Domain already set in registry", so the options remember it.

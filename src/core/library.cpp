@@ -173,9 +173,13 @@ const LibraryOperator* Library::find(const std::string& name) const {
   return it == operators.end() ? nullptr : &*it;
 }
 
+std::string node_title(const LibraryOperator& op, const std::string& node_name) {
+  return node_name.empty() ? op.full_name : op.full_name + " (node '" + node_name + "')";
+}
+
 std::unique_ptr<Node> Library::create_node(const LibraryOperator& op, const std::string& node_name,
                                            const std::vector<std::pair<std::string, AttributeValue>>& attributes) const {
-  const std::string title = node_name.empty() ? op.full_name : op.full_name + " (node '" + node_name + "')";
+  const std::string title = node_title(op, node_name);
   try {
     return std::make_unique<Node>(op.op, op.signature, title, resolve_attributes(op.signature, attributes));
   } catch (...) {

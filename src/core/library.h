@@ -27,6 +27,9 @@ struct Library {
                                     const std::vector<std::pair<std::string, AttributeValue>>& attributes) const;
 };
 
+/// "my_namespace::my_clip (node 'clip1')", which messages start with.
+std::string node_title(const LibraryOperator& op, const std::string& node_name);
+
 /// Parses and checks a definition: throws when a signature is wrong, a name is taken twice, or a gradient does not fit
 /// its operator.
 Library make_library(LibraryDefinition definition);
