@@ -55,6 +55,12 @@ class ModelError(Error, ValueError):
     kind = "model"
 
 
+class ExportError(Error, RuntimeError):
+    """A PyTorch model that cannot be exported, or whose export does not compute what the model does."""
+
+    kind = "export"
+
+
 def nearest(word, known):
     """The text " (did you mean 'x'?)" for the known word that `word` most likely stands for; empty if none is near."""
     for candidate in known:
