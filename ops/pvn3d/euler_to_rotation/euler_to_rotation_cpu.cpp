@@ -1,0 +1,48 @@
+#include "euler_to_rotation.h"
+
+namespace {
+
+pvn3d::EulerOrder order_of(const opbridge::Call& call) { return {call.attr_string("order").c_str(), call.attr_bool("extrinsic")}; }
+
+void convert(const opbridge::Call& call) {
+  const pvn3d::EulerOrder order = order_of(call);
+  pvn3d::convert_rotations<3>(call, [&](const double* angles, double* r) { pvn3d::euler_product(order, angles, -1, r); });
+}
+
+void convert_grad(const opbridge::Call& call) {
+  const pvn3d::EulerOrder order = order_of(call);
+  pvn3d::convert_rotations_grad<3>(call, [&](const double* angles, const double* g, double* grad_angles) {
+    for (int i = 0; i < 3; ++i) {
+      double d[9];
+      pvn3d::euler_product(order, angles, i, d);
+      grad_angles[order.angle[i]] = pvn3d::dot9(g, d);
+    }
+  });
+}
+
+}  // namespace
+
+OPBRIDGE_OPERATORS(euler_to_rotation) {
+  return {
+      opbridge::Operator(R"(
+        "Rotation matrices of Euler angles in radians."
+        EulerToRotation(angles: T[*S,3] "about the axes of `order`, first to last [rad]";
+                        order: string in {xyz, xzy, yxz, yzx, zxy, zyx, xyx, xzx, yxy, yzy, zxz, zyz} = xyz "axes of the three angles",
+                        extrinsic: bool = true "about fixed axes: R = R3 R2 R1; false: about axes that turn with the body: R = R1 R2 R3")
+            -> rotation: T[*S,3,3] "row-major, det +1, for column vectors"
+            where T in {f16, f32, f64}
+            grad: EulerToRotationGrad
+      )")
+          .cpu(convert),
+      opbridge::Operator(R"(
+        "Gradient of EulerToRotation."
+        EulerToRotationGrad(grad_rotation: T[*S,3,3] "gradient of rotation",
+                            angles: T[*S,3]          "as given to EulerToRotation";
+                            order: string in {xyz, xzy, yxz, yzx, zxy, zyx, xyx, xzx, yxy, yzy, zxz, zyz} = xyz "as given to EulerToRotation",
+                            extrinsic: bool = true "as given to EulerToRotation")
+            -> grad_angles: T[*S,3] "gradient of angles"
+            where T in {f16, f32, f64}
+      )")
+          .cpu(convert_grad),
+  };
+}
