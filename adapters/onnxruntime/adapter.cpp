@@ -229,7 +229,10 @@ class Workspace {
     check(api, device == Device::kCpu ? api->CreateCpuMemoryInfo(OrtArenaAllocator, OrtMemTypeDefault, &info_)
                                       : api->CreateMemoryInfo("Cuda", OrtArenaAllocator, device_id, OrtMemTypeDefault, &info_));
     check(api, api->KernelContext_GetAllocator(context, info_, &allocator_));
-    data_ = allocator_->Alloc(allocator_, bytes + kWorkspaceAlignment);
+    try {
+      data_ = allocator_->Alloc(allocator_, bytes + kWorkspaceAlignment);
+    } catch (...) {  // the arena throws where others return null
+    }
     if (data_ == nullptr) throw Error(ErrorKind::kOutOfMemory, "no memory for " + std::to_string(bytes) + " bytes of workspace");
     const uintptr_t aligned = (reinterpret_cast<uintptr_t>(data_) + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
     return reinterpret_cast<void*>(aligned);
@@ -370,22 +373,26 @@ void compute(const KernelState& k, OrtKernelContext* context) {
   node.compute(inputs, static_cast<int>(input_count), outputs, k.device, host);
 }
 
+// The exception in flight as a status that starts with operator and node. Call in a catch block only.
+OrtStatus* titled_status(const KernelState& k) noexcept {
+  try {
+    rethrow_with_title(k.node->title());
+  } catch (...) {
+    return to_status(k.runtime->api);
+  }
+}
+
 OrtStatus* ORT_API_CALL compute_kernel(void* kernel, OrtKernelContext* context) noexcept {
   const KernelState& k = *static_cast<KernelState*>(kernel);
   try {
     compute(k, context);
     return nullptr;
-  } catch (const Error& e) {
+  } catch (const std::exception& e) {
     // Checks made by the node name it already; what ONNX Runtime itself or this file reports does not.
-    const std::string what = e.what();
-    if (what.rfind(k.node->title(), 0) == 0) return to_status(k.runtime->api);
-    try {
-      throw Error(e.kind(), k.node->title() + ": " + what);
-    } catch (...) {
-      return to_status(k.runtime->api);
-    }
+    if (std::strncmp(e.what(), k.node->title().c_str(), k.node->title().size()) == 0) return to_status(k.runtime->api);
+    return titled_status(k);
   } catch (...) {
-    return to_status(k.runtime->api);
+    return titled_status(k);
   }
 }
 
@@ -431,6 +438,12 @@ void describe(Overload& o) {
 
 // -------------------------------------------------------------------------------------------------------- registration
 
+#if defined(OPBRIDGE_TEST_CUDA_PROVIDER)  // tests without a GPU let another provider stand in
+constexpr const char* kCudaProvider = OPBRIDGE_TEST_CUDA_PROVIDER;
+#else
+constexpr const char* kCudaProvider = "CUDAExecutionProvider";
+#endif
+
 // What one runtime has been given. Sessions keep pointers into it for as long as they please, so it is never freed.
 struct Registration {
   Runtime runtime;
@@ -443,7 +456,7 @@ struct Registration {
     for (const LibraryOperator& op : library.operators) {
       if (op.op.kernel(Device::kCpu)) add_overloads(op, Device::kCpu, nullptr);
       if (op.op.kernel(Device::kCuda)) {
-        add_overloads(op, Device::kCuda, "CUDAExecutionProvider");
+        add_overloads(op, Device::kCuda, kCudaProvider);
         // CUDA as a plug-in provider has a name of its own; usable from 1.24 on.
         if (runtime.minor >= 24) add_overloads(op, Device::kCuda, "CudaPluginExecutionProvider");
       }
