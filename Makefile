@@ -55,7 +55,7 @@ check: build  ## the quick tests, for while you work
 bench: setup  ## time the operators against what a user would pick instead
 	cmake --preset release -DOPBRIDGE_BENCH=ON
 	cmake --build --preset release -j $(JOBS)
-	$(PYTHON) bench/run.py
+	set -e; for script in bench/bench_*.py; do $(PYTHON) "$$script"; done
 
 format: setup  ## format C++, CUDA and Python in place
 	$(cxx_files) | xargs -0 -r .venv/bin/clang-format -i
