@@ -444,7 +444,8 @@ constexpr const char* kCudaProvider = OPBRIDGE_TEST_CUDA_PROVIDER;
 constexpr const char* kCudaProvider = "CUDAExecutionProvider";
 #endif
 
-// What one runtime has been given. Sessions keep pointers into it for as long as they please, so it is never freed.
+// What one runtime has been given. Sessions keep pointers into it, so it stays until the library is unloaded. Its domain
+// is not released even then: at the end of the process the runtime may have gone first.
 struct Registration {
   Runtime runtime;
   std::vector<std::unique_ptr<Overload>> overloads;
@@ -483,6 +484,14 @@ struct Registration {
   }
 };
 
+// One registration for each ONNX Runtime in the process, which all its sessions share.
+std::map<const OrtApi*, std::unique_ptr<Registration>>* registrations = nullptr;
+
+// As in core's library.cpp.
+__attribute__((destructor)) void free_registrations() {
+  if (Node::alive() == 0) delete registrations;
+}
+
 Runtime negotiate(const OrtApiBase* base) {
   Runtime r;
   r.version = base->GetVersionString();
@@ -508,10 +517,9 @@ OrtStatus* register_library(OrtSessionOptions* options, const OrtApiBase* base) 
   try {
     Runtime runtime = negotiate(base);
     api = runtime.api;
-    // One registration for each ONNX Runtime in the process, which all its sessions share.
     static std::mutex mutex;
-    static auto* registrations = new std::map<const OrtApi*, std::unique_ptr<Registration>>();
     const std::lock_guard<std::mutex> lock(mutex);
+    if (registrations == nullptr) registrations = new std::map<const OrtApi*, std::unique_ptr<Registration>>();
     auto& registration = (*registrations)[api];
     // A runtime that was unloaded may have left its place to another one.
     if (registration != nullptr && registration->runtime.version != runtime.version) registration.release();

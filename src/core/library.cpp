@@ -230,8 +230,19 @@ Library make_library(LibraryDefinition definition) {
   return library;
 }
 
+namespace {
+
+const Library* built = nullptr;
+
+// Runs when the library is unloaded, and at the very end of the process: nodes that are alive then keep what they need.
+__attribute__((destructor)) void free_library() {
+  if (Node::alive() == 0) delete built;
+}
+
+}  // namespace
+
 const Library& this_library() {
-  static const Library* const library = new Library(make_library(library_definition()));
+  static const Library* const library = built = new Library(make_library(library_definition()));
   return *library;
 }
 

@@ -34,8 +34,8 @@ std::string node_title(const LibraryOperator& op, const std::string& node_name);
 /// its operator.
 Library make_library(LibraryDefinition definition);
 
-/// This shared library's own. Built at the first call and never destroyed, since sessions may outlive static
-/// destructors; throws the same error every time when the definition is wrong.
+/// This shared library's own. Built at the first call, freed when the library is unloaded; throws the same error every
+/// time when the definition is wrong.
 const Library& this_library();
 
 /// The lowest ONNX Runtime that libraries run in, 1.kMinOrtApi.

@@ -124,7 +124,13 @@ Node::Node(const Operator& op, const Signature& signature, std::string title, st
       signature_(signature),
       title_(std::move(title)),
       attributes_(std::move(attributes)),
-      required_inputs_(signature.required_inputs()) {}
+      required_inputs_(signature.required_inputs()) {
+  ++alive_;
+}
+
+Node::~Node() { --alive_; }
+
+std::atomic<int64_t> Node::alive_{0};
 
 void Node::fail(ErrorKind kind, const std::string& what) const { throw Error(kind, title_ + ": " + what); }
 
@@ -448,25 +454,46 @@ void Call::run_chunks(void (*task)(void*, size_t), size_t chunks, void* data) co
     return;
   }
   // An exception on a thread of ONNX Runtime's pool hangs the process, so none may leave a chunk.
+  // Kept as kind and text: std::exception_ptr needs the libstdc++ of GCC 11.
   struct Guard {
     void (*task)(void*, size_t);
     void* data;
     std::mutex mutex;
-    std::exception_ptr error;
-  } guard{task, data, {}, nullptr};
+    bool failed = false;
+    ErrorKind kind = ErrorKind::kInternal;
+    std::string what;
+
+    void note(ErrorKind k, const char* text) noexcept {
+      const std::lock_guard<std::mutex> lock(mutex);
+      if (failed) return;
+      failed = true;
+      kind = k;
+      try {
+        what = text;
+      } catch (...) {  // no memory for the words; the kind is enough
+      }
+    }
+  } guard;
+  guard.task = task;
+  guard.data = data;
   parallel_(
       parallel_host_,
       [](void* g, size_t chunk) {
         Guard& guard = *static_cast<Guard*>(g);
         try {
           guard.task(guard.data, chunk);
+        } catch (const Error& e) {
+          guard.note(e.kind(), e.what());
+        } catch (const std::bad_alloc&) {
+          guard.note(ErrorKind::kOutOfMemory, "out of memory");
+        } catch (const std::exception& e) {
+          guard.note(ErrorKind::kInternal, e.what());
         } catch (...) {
-          const std::lock_guard<std::mutex> lock(guard.mutex);
-          if (!guard.error) guard.error = std::current_exception();
+          guard.note(ErrorKind::kInternal, "an exception of unknown type was thrown");
         }
       },
       chunks, &guard);
-  if (guard.error) std::rethrow_exception(guard.error);
+  if (guard.failed) throw Error(guard.kind, guard.what);
 }
 
 }  // namespace opbridge

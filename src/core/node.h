@@ -1,6 +1,7 @@
 // An operator bound to its attributes: what a host creates once for each node of its graph and calls many times.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <string>
 #include <utility>
@@ -45,6 +46,12 @@ class Node {
   /// `title` names operator and node in messages: "pvn3d.custom_ops::BallQuery (node '/sa1/query')".
   Node(const Operator& op, const Signature& signature, std::string title, std::vector<AttributeValue> attributes);
 
+  ~Node();
+  Node(const Node&) = delete;
+  Node& operator=(const Node&) = delete;
+  /// How many there are in this library.
+  static int64_t alive() { return alive_; }
+
   const Signature& signature() const { return signature_; }
   const std::string& title() const { return title_; }
   const Operator& op() const { return op_; }
@@ -78,6 +85,7 @@ class Node {
   std::string title_;
   std::vector<AttributeValue> attributes_;
   int required_inputs_;
+  static std::atomic<int64_t> alive_;
 };
 
 /// `f()`, with operator and node put in front of an Error's message and every other exception turned into an Error.
