@@ -6,6 +6,7 @@ from .errors import (
     ArgumentTypeError,
     DeviceError,
     Error,
+    ExportError,
     InternalError,
     InvalidArgumentError,
     LoadError,
@@ -14,12 +15,13 @@ from .errors import (
     OutOfMemoryError,
 )
 from .library import Library, load
-from .paths import library_path
+from .paths import cmake_dir, library_path
 
 __all__ = [
     "ArgumentTypeError",
     "DeviceError",
     "Error",
+    "ExportError",
     "InternalError",
     "InvalidArgumentError",
     "Library",
@@ -27,18 +29,22 @@ __all__ = [
     "ModelError",
     "NotSupportedError",
     "OutOfMemoryError",
+    "cmake_dir",
+    "export",
     "library_path",
     "load",
     "session",
 ]
 
 # Imported on first use: they need torch, onnx or onnxruntime.
-_LAZY = {"session": ".session", "export": ".export"}
+_LAZY = {"session": "ort_session", "export": "export"}
 
 
 def __getattr__(name):
     if name == "my_clip":
-        return importlib.import_module(".my_clip", __name__)
+        return importlib.import_module(f"{__name__}.my_clip")
     if name in _LAZY:
-        return getattr(importlib.import_module(_LAZY[name], __name__), name)
+        function = getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
+        globals()[name] = function  # in the place of a submodule of the same name
+        return function
     raise AttributeError(f"module 'opbridge' has no attribute '{name}'")

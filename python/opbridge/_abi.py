@@ -164,7 +164,8 @@ class Api:
         table = _Table.from_address(address)
         if table.abi_version > ABI_VERSION or table.size < ctypes.sizeof(_Table):
             raise errors.LoadError(
-                f"'{path}' speaks version {table.abi_version} of opbridge's C interface, this Python package version "
+                f"'{path}' speaks version {table.abi_version} of opbridge's C interface, this Python "
+                "package version "
                 f"{ABI_VERSION}: install the opbridge that the library was built with"
             )
         self.manifest = table.manifest.decode()
@@ -195,14 +196,15 @@ class NodeHandle:
 
 
 class Plan:
-    """One call's structures, filled once for given shapes and types, so that only data addresses change from call to
-    call. Used by one thread at a time."""
+    """One call's structures, filled once for given shapes and types, so that only data addresses change from
+    call to call. Used by one thread at a time."""
 
     __slots__ = ("_keep", "arguments", "compute", "host", "info", "outputs", "tensors", "workspace_bytes")
 
     def __init__(self, api, node, inputs, output_count, device):
-        """`inputs`: (shape, DLPack code, bits, device type, device id) of each, None for an absent one; `device` is the
-        outputs' (type, id). The library checks them here. `outputs` becomes [(shape, code, bits)]."""
+        """`inputs`: (shape, DLPack code, bits, device type, device id) of each, None for an absent one;
+        `device` is the outputs' (type, id). The library checks them here. `outputs` becomes [(shape, code,
+        bits)]."""
         self.info = ErrorInfo()
         in_tensors = [None if i is None else Tensor(*i) for i in inputs]
         in_pointers = _pointers(in_tensors)

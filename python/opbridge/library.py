@@ -51,15 +51,19 @@ def _open(path):
                         f"'{path}' has changed since it was loaded: start a new process to use it"
                     )
                 return library
-        _diagnose(path, real)
+        if not is_operator_library(path):
+            raise LoadError(
+                f"'{path}' is an ONNX Runtime custom-op library that was not built with opbridge (it exports "
+                "RegisterCustomOps only): it works in a session, but cannot be called or used in torch"
+            )
         library = Library(real)
         other = _libraries.setdefault(library.domain, library)
         if other is not library and not (
             other._identity == _identity(other.path) and filecmp.cmp(other.path, real, shallow=False)
         ):
             raise LoadError(
-                f"'{path}' has domain '{library.domain}', which '{other.path}', a different build, already serves in "
-                "this process: load one of the two, or start a new process"
+                f"'{path}' has domain '{library.domain}', which '{other.path}', a different build, already "
+                "serves in this process: load one of the two, or start a new process"
             )
         return other
 
@@ -72,36 +76,34 @@ def _identity(path):
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _diagnose(path, real):
-    """Raises LoadError unless the file looks like an operator library."""
-    if not os.path.exists(real):
+def is_operator_library(path):
+    """Whether the file has opbridge's entry point; False for one that has only ONNX Runtime's (RegisterCustomOps).
+
+    Raises LoadError for any other file, saying what it seems to be.
+    """
+    if not os.path.exists(path):
         raise LoadError(f"no file '{path}'")
-    if os.path.isdir(real) or os.path.getsize(real) == 0:
-        raise LoadError(
-            f"'{path}' is {'a folder' if os.path.isdir(real) else 'an empty file'}, not a library"
-        )
-    with open(real, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+    if os.path.isdir(path) or os.path.getsize(path) == 0:
+        what = "a folder" if os.path.isdir(path) else "an empty file"
+        raise LoadError(f"'{path}' is {what}, not a library")
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         if content[:4] != b"\x7fELF":
-            what = "an ONNX model" if real.endswith(".onnx") else "not an ELF shared library"
+            what = "an ONNX model" if os.fspath(path).endswith(".onnx") else "not an ELF shared library"
             raise LoadError(f"'{path}' is {what}: give the .so that opbridge_add_library built")
         if content.find(b"\0opbridge_get_library\0") >= 0:
-            return
-        module = re.search(rb"\0(PyInit_\w+|TORCH_LIBRARY_\w+|_ZN5torch\w+)\0", content)
-        custom_ops = content.find(b"\0RegisterCustomOps\0") >= 0
-    if custom_ops:
-        what = (
-            "an ONNX Runtime custom-op library that was not built with opbridge (it exports RegisterCustomOps only): "
-            "it works in a session, but cannot be called or used in torch"
-        )
-    elif module:
-        name = module[1].decode()
-        kind = "a Python module" if name.startswith("PyInit_") else "a PyTorch extension"
-        what = (
-            f"{kind} (it has the symbol {name}): give the library that opbridge_add_library built beside it"
-        )
-    else:
-        what = "a shared library without operators (it has no symbol opbridge_get_library)"
-    raise LoadError(f"'{path}' is {what}")
+            return True
+        # A PyTorch extension registers from static initialisers: it refers to torch::Library.
+        module = re.search(rb"\0(PyInit_\w+|_ZN5torch7Library\w+)\0", content)
+        if module:
+            symbol = module[1].decode()
+            kind = "a Python module" if symbol.startswith("PyInit_") else "a PyTorch extension"
+            raise LoadError(
+                f"'{path}' is {kind} (it has the symbol {symbol}), not an operator library: give the .so "
+                "that opbridge_add_library built"
+            )
+        if content.find(b"\0RegisterCustomOps\0") >= 0:
+            return False
+    raise LoadError(f"'{path}' is a shared library without operators (it has no symbol opbridge_get_library)")
 
 
 class Library:
@@ -162,7 +164,8 @@ class Operators:
         function = self._functions.get(self._names.get(name, name))
         if function is None:
             raise AttributeError(
-                f"library '{self._library.name}' has no operator '{name}'{nearest(name, self._functions)}; it has "
+                f"library '{self._library.name}' has no operator '{name}'{nearest(name, self._functions)}; "
+                "it has "
                 f"{', '.join(self._functions)}"
             )
         return function
@@ -220,8 +223,8 @@ class Function:
         if torch is not None and any(_is_tensor(torch, value) for value in inputs):
             if self.torch_op is None:
                 raise ArgumentTypeError(
-                    f"{self.operator.qualified_name}: got a torch tensor, but the library was loaded with torch=False: "
-                    "load it with torch=True"
+                    f"{self.operator.qualified_name}: got a torch tensor, but the library was loaded with "
+                    "torch=False: load it with torch=True"
                 )
             inputs = [
                 self._scalar(n, value, inputs, _tensor_of(torch, inputs))
@@ -240,8 +243,8 @@ class Function:
         inputs = [None] * len(self._positions)
         if len(args) > len(inputs):
             raise ArgumentTypeError(
-                f"{self.operator.qualified_name} takes {len(inputs)} inputs ({', '.join(self._positions)}), got "
-                f"{len(args)}; attributes are given by name"
+                f"{self.operator.qualified_name} takes {len(inputs)} inputs "
+                f"({', '.join(self._positions)}), got {len(args)}; attributes are given by name"
             )
         inputs[: len(args)] = args
         attributes = {}
@@ -251,8 +254,8 @@ class Function:
                 if name not in self._attributes:
                     known = [*self._positions, *self._attributes]
                     raise ArgumentTypeError(
-                        f"{self.operator.qualified_name} has no input or attribute '{name}'{nearest(name, known)}; it "
-                        f"has {', '.join(known)}"
+                        f"{self.operator.qualified_name} has no input or attribute "
+                        f"'{name}'{nearest(name, known)}; it has {', '.join(known)}"
                     )
                 if value is not None:  # None stands for the default
                     attributes[name] = value
@@ -281,7 +284,8 @@ class Function:
             return name, kind, _CONVERT[kind](value)
         except (TypeError, OverflowError):
             raise ArgumentTypeError(
-                f"{self.operator.qualified_name}: attribute '{name}' must be {_KIND_WORDS[kind]}, got {value!r}"
+                f"{self.operator.qualified_name}: attribute '{name}' must be {_KIND_WORDS[kind]}, got "
+                f"{value!r}"
             ) from None
 
     def _array(self, position, value, inputs):
@@ -296,7 +300,8 @@ class Function:
     def _list(self, value):
         if not isinstance(value, (list, tuple)):
             raise ArgumentTypeError(
-                f"{self.operator.qualified_name}: input '{self.operator.inputs[-1].name}' must be a list of tensors"
+                f"{self.operator.qualified_name}: input '{self.operator.inputs[-1].name}' must be a list "
+                "of tensors"
             )
         return value
 
@@ -317,7 +322,8 @@ class Function:
                 dtype = given.dtype if hasattr(given, "dtype") else np.asarray(given).dtype
         if dtype is None:
             raise ArgumentTypeError(
-                f"{self.operator.qualified_name}: nothing fixes the element type of '{argument.name}' = {value!r}: "
+                f"{self.operator.qualified_name}: nothing fixes the element type of '{argument.name}' = "
+                f"{value!r}: "
                 "give an array"
             )
         return make(value, dtype, f"{self.operator.qualified_name}: input '{argument.name}'")
@@ -435,8 +441,8 @@ def _numpy_dtype(code, bits):
 
 
 def _address(array):
-    """Of an array's first element. NumPy's C ABI puts it first after the object header (PyArrayObject_fields); reading
-    it there takes a tenth of the time of `array.ctypes.data`."""
+    """Of an array's first element. NumPy's C ABI puts it first after the object header
+    (PyArrayObject_fields); reading it there takes a tenth of the time of `array.ctypes.data`."""
     return ctypes.c_size_t.from_address(id(array) + object.__basicsize__).value
 
 

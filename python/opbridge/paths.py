@@ -1,4 +1,4 @@
-"""Where the libraries that come with opbridge lie."""
+"""Where the libraries and the CMake package that come with opbridge lie."""
 
 import os
 from pathlib import Path
@@ -10,8 +10,9 @@ _SOURCE_TREE = _PACKAGE.parents[1]
 
 
 def library_path(name):
-    """The file lib<name>.so. Looked for in the folders of $OPBRIDGE_LIBRARY_PATH, in the installed package, and, where
-    opbridge is used from its source tree, in $OPBRIDGE_BUILD/lib (build/release/lib). Raises LoadError."""
+    """The file lib<name>.so. Looked for in the folders of $OPBRIDGE_LIBRARY_PATH, in the installed package,
+    and, where opbridge is used from its source tree, in $OPBRIDGE_BUILD/lib (build/release/lib). Raises
+    LoadError."""
     folders = [Path(f) for f in os.environ.get("OPBRIDGE_LIBRARY_PATH", "").split(os.pathsep) if f]
     folders.append(_PACKAGE / "lib")
     if (_SOURCE_TREE / "include" / "opbridge" / "abi.h").exists():
@@ -21,5 +22,17 @@ def library_path(name):
         if path.exists():
             return str(path)
     raise LoadError(
-        f"no lib{name}.so in {', '.join(map(str, folders))}: build it, or name its folder in OPBRIDGE_LIBRARY_PATH"
+        f"no lib{name}.so in {', '.join(map(str, folders))}: build it, or name its folder in "
+        "OPBRIDGE_LIBRARY_PATH"
     )
+
+
+def cmake_dir():
+    """The folder of opbridgeConfig.cmake, for CMAKE_PREFIX_PATH; `python -m opbridge --cmake-dir` prints it. Raises
+    LoadError where this package came without (the source tree: install with cmake or pip)."""
+    folder = _PACKAGE / "lib" / "cmake" / "opbridge"
+    if not (folder / "opbridgeConfig.cmake").exists():
+        raise LoadError(
+            f"no CMake package in '{_PACKAGE}': install opbridge with pip, or with cmake --install"
+        )
+    return str(folder)

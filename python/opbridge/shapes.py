@@ -1,5 +1,5 @@
-"""Evaluates a manifest's shape expressions. The rules are the library's; here are only names and arithmetic, so that
-the sizes may be integers or torch's SymInts."""
+"""Evaluates a manifest's shape expressions. The rules are the library's; here are only names and arithmetic,
+so that the sizes may be integers or torch's SymInts."""
 
 from .errors import InvalidArgumentError
 
@@ -112,7 +112,7 @@ class _Inference:
         self.pending.append(check)
 
     def choose(self, patterns, shape):
-        """The alternative that the rank and, where that leaves a choice, the literal dimensions of `shape` ask for."""
+        """The alternative that the rank and, where that leaves a choice, the literal dimensions ask for."""
         fitting = [p for p in patterns if self.rank_fits(p, len(shape))]
         if len(patterns) > 1:
             fitting = [

@@ -1,5 +1,5 @@
-"""Registers a library's operators with PyTorch: schema, CPU and CUDA kernels, fake kernels and gradients, all from the
-manifest."""
+"""Registers a library's operators with PyTorch: schema, CPU and CUDA kernels, fake kernels and gradients, all
+from the manifest."""
 
 import inspect
 
@@ -65,8 +65,10 @@ class Registration:
         taken = [f for f in library.ops if hasattr(getattr(torch.ops, namespace), f.operator.snake_name)]
         if taken:
             raise LoadError(
-                f"'{library.path}': torch already has an operator {namespace}::{taken[0].operator.snake_name}, defined "
-                "by something else in this process: load only one of the two, or load this one with torch=False"
+                f"'{library.path}': torch already has an operator "
+                f"{namespace}::{taken[0].operator.snake_name}, defined "
+                "by something else in this process: load only one of the two, or load this one with "
+                "torch=False"
             )
         for function in library.ops:
             self._operators[function.operator.name] = TorchOperator(self._lib, function)
@@ -82,7 +84,8 @@ class Registration:
         unknown = [p for p in parameters if p not in accepted]
         if unknown:
             raise ArgumentTypeError(
-                f"the gradient of {function.operator.qualified_name} has a parameter '{unknown[0]}'; it can have "
+                f"the gradient of {function.operator.qualified_name} has a parameter '{unknown[0]}'; it "
+                "can have "
                 f"{', '.join(accepted)}"
             )
         op.gradient = (parameters, gradient)
@@ -135,8 +138,8 @@ class TorchOperator:
             return self._run(inputs, attributes, (_abi.CUDA, index), stream)
 
     def _tensors(self, args, kwargs):
-        """(contiguous tensors or None, one entry for each tensor of a variadic input; attributes). torch leaves out
-        arguments that equal their default."""
+        """(contiguous tensors or None, one entry for each tensor of a variadic input; attributes). torch
+        leaves out arguments that equal their default."""
         inputs, attributes = self.function.bind(args, kwargs)
         if self.operator.inputs[-1].variadic:
             inputs[-1:] = inputs[-1]
@@ -290,8 +293,8 @@ class TorchOperator:
         unknown = result.keys() - {i.name for i in self.operator.inputs}
         if unknown:
             raise ArgumentTypeError(
-                f"the gradient of {self.operator.qualified_name} returned one for '{sorted(unknown)[0]}', which is no "
-                "input"
+                f"the gradient of {self.operator.qualified_name} returned one for '{sorted(unknown)[0]}', "
+                "which is no input"
             )
         return tuple(
             none if result.get(i.name) is None else result[i.name]
