@@ -16,6 +16,7 @@ struct Command {
 };
 
 Command add_inspect(CLI::App& parent);
+Command add_new(CLI::App& parent);
 Command add_run(CLI::App& parent);
 
 }  // namespace opbridge::cli

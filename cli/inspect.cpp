@@ -295,9 +295,9 @@ Command add_inspect(CLI::App& parent) {
   const auto o = std::make_shared<Options>();
   CLI::App* app = parent.add_subcommand("inspect", "Shows what a custom-operator library or an ONNX model contains");
   app->footer(kExamples);
-  app->add_option("file", o->file, "A shared library (.so) or a model (.onnx)")->required();
-  app->add_option("--library,-l", o->libraries, "For a model: which of its operators does this library have? May be "
-                                                "repeated")->allow_extra_args(false);
+  app->add_option("file", o->file, "A shared library (.so) or a model (.onnx)")->required()->option_text(" ");
+  app->add_option("-l,--library", o->libraries, "For a model: says which operators this library has; may be repeated")
+      ->allow_extra_args(false)->option_text("FILE");
   app->add_flag("--json", o->json, "Prints one JSON object instead of text");
   return {app, [o] { return inspect(*o); }};
 }

@@ -524,46 +524,50 @@ Command add_run(CLI::App& parent) {
   const auto o = std::make_shared<Options>();
   CLI::App* app = parent.add_subcommand("run", "Runs an ONNX model on files, random values or test data");
   app->footer(kExamples);
-  app->add_option("model", o->model, "The .onnx file")->required();
-  app->add_option("--library,-l", o->session.libraries, "A custom-operator library; may be repeated")->allow_extra_args(false);
-  auto* input = app->add_option("--input,-i", o->inputs,
-                                "NAME=FILE or FILE: .npy, .npz, .pb (ONNX TensorProto) or a folder of these; may be "
-                                "repeated")->allow_extra_args(false);
+  app->add_option("model", o->model, "The .onnx file")->required()->option_text(" ");
+  app->add_option("-l,--library", o->session.libraries, "A custom-operator library; may be repeated")
+      ->allow_extra_args(false)->option_text("FILE");
+  auto* input = app->add_option("-i,--input", o->inputs,
+                                "An input: .npy, .npz, .pb (ONNX TensorProto) or a folder of these; may be repeated")
+                    ->allow_extra_args(false)->option_text("[NAME=]FILE");
   auto* random = app->add_flag("--random", o->random, "Random values for the inputs that are not given");
-  app->add_option("--seed", o->seed, "For --random")->capture_default_str();
-  auto* dim = app->add_option("--dim", o->dims, "NAME=SIZE or INPUT:AXIS=SIZE: a dynamic dimension; may be repeated")
-                  ->allow_extra_args(false)->check(CLI::Validator(check_dim, ""));
-  auto* output_dir = app->add_option("--output-dir,-o", o->output_dir, "Writes the outputs into this folder");
-  app->add_option("--output-format", o->output_format, "npy, npz or pb")
-      ->check(CLI::IsMember({"npy", "npz", "pb"}))->capture_default_str()->needs(output_dir);
+  app->add_option("--seed", o->seed, "For --random [0]")->option_text("N");
+  auto* dim = app->add_option("--dim", o->dims, "Fixes a dynamic dimension, also as INPUT:AXIS=N; may be repeated")
+                  ->allow_extra_args(false)->check(check_dim)->option_text("NAME=N");
+  auto* output_dir = app->add_option("-o,--output-dir", o->output_dir, "Writes the outputs into this folder")
+                         ->option_text("DIR");
+  app->add_option("--output-format", o->output_format, "npy, npz or pb [npy]")
+      ->check(CLI::IsMember({"npy", "npz", "pb"}))->needs(output_dir)->option_text("KIND");
   auto* test_data = app->add_option("--test-data", o->test_data,
-                                    "A folder with input_0.pb.. and output_0.pb.. (or test_data_set_0.. of these): runs "
-                                    "and compares");
+                                    "Runs input_0.pb.. of a folder (or of its test_data_set_0..) and compares with "
+                                    "output_0.pb..")
+                        ->option_text("DIR");
   test_data->excludes(input)->excludes(random)->excludes(dim)->excludes(output_dir);
-  app->add_option("--rtol", o->rtol, "Relative tolerance of --test-data")->capture_default_str()->needs(test_data);
-  app->add_option("--atol", o->atol, "Absolute tolerance of --test-data")->capture_default_str()->needs(test_data);
-  app->add_option("--repeat", o->repeat, "Timed runs")->check(CLI::Range(1, 1000000))->capture_default_str()
-      ->excludes(test_data);
-  app->add_option("--warmup", o->warmup, "Runs before the timed ones")->check(CLI::Range(0, 1000000))
-      ->capture_default_str()->excludes(test_data);
-  app->add_option("--threads", o->session.threads, "Threads inside an operator; 0: ONNX Runtime decides")
-      ->check(CLI::Range(0, 4096))->capture_default_str();
-  auto* provider = app->add_option("--provider", o->session.provider, "cpu or cuda")
-                       ->check(CLI::IsMember({"cpu", "cuda"}))->capture_default_str();
+  app->add_option("--rtol", o->rtol, "Relative tolerance of --test-data [0.001]")->needs(test_data)->option_text("X");
+  app->add_option("--atol", o->atol, "Absolute tolerance of --test-data [1e-07]")->needs(test_data)->option_text("X");
+  app->add_option("--repeat", o->repeat, "Timed runs [1]")->check(CLI::Range(1, 1000000))->excludes(test_data)
+      ->option_text("N");
+  app->add_option("--warmup", o->warmup, "Runs before the timed ones [0]")->check(CLI::Range(0, 1000000))
+      ->excludes(test_data)->option_text("N");
+  app->add_option("--threads", o->session.threads, "Threads inside an operator; 0: ONNX Runtime decides [0]")
+      ->check(CLI::Range(0, 4096))->option_text("N");
+  auto* provider = app->add_option("--provider", o->session.provider, "cpu or cuda [cpu]")
+                       ->check(CLI::IsMember({"cpu", "cuda"}))->option_text("NAME");
   app->add_flag("--allow-fallback", o->session.allow_fallback,
                 "With --provider cuda: nodes without a CUDA kernel run on the CPU instead of being an error")
       ->needs(provider);
-  app->add_option("--device-id", o->session.device_id, "Which GPU")->check(CLI::Range(0, 1023))->capture_default_str();
-  app->add_option_function<std::string>("--optimize", [o](const std::string& level) {
-       o->session.optimization = level == "none"    ? Optimization::kNone
-                                 : level == "basic" ? Optimization::kBasic
-                                 : level == "extended" ? Optimization::kExtended
-                                                       : Optimization::kAll;
-     }, "ONNX Runtime's graph optimisation: none, basic, extended or all [all]")
-      ->check(CLI::IsMember({"none", "basic", "extended", "all"}));
+  app->add_option("--device-id", o->session.device_id, "Which GPU [0]")->check(CLI::Range(0, 1023))->option_text("N");
+  const std::map<std::string, Optimization> levels = {{"none", Optimization::kNone},
+                                                      {"basic", Optimization::kBasic},
+                                                      {"extended", Optimization::kExtended},
+                                                      {"all", Optimization::kAll}};
+  app->add_option("--optimize", o->session.optimization,
+                  "ONNX Runtime's graph optimisation: none, basic, extended or all [all]")
+      ->transform(CLI::CheckedTransformer(levels))->option_text("LEVEL");
   app->add_option("--ort", o->ort,
-                  "The ONNX Runtime to use: libonnxruntime.so.* or a folder that has it. Else OPBRIDGE_ORT, the Python "
-                  "environment's wheel, the system");
+                  "The ONNX Runtime to use: libonnxruntime.so.* or a folder that has it. Else the environment variable "
+                  "OPBRIDGE_ORT, the Python environment's wheel, the system")
+      ->option_text("PATH");
   app->add_flag("--json", o->json, "Prints one JSON object instead of text");
   return {app, [o] { return run(*o); }};
 }

@@ -404,7 +404,7 @@ Array parse_tensor_file(const std::string& path, std::string& name) {
   if (!t.ParseFromString(bytes)) {
     throw file_error(path, "is not an ONNX TensorProto (sequences, optionals and models are not read as arrays)");
   }
-  if (t.data_type() == 0 && bytes.size() > 0) throw file_error(path, "is not an ONNX TensorProto: it has no element type");
+  if (t.data_type() == 0) throw file_error(path, "is not an ONNX TensorProto: it has no element type");
   name = t.name();
   return to_array(t, path);
 }

@@ -107,8 +107,9 @@ bool is_elf(const std::string& path) {
   return in && std::memcmp(magic, ELFMAG, SELFMAG) == 0;
 }
 
-ElfFacts read_elf(const std::string& path) {
-  const std::string bytes = read_file(path);
+ElfFacts read_elf(const std::string& path) { return parse_elf(read_file(path), path); }
+
+ElfFacts parse_elf(const std::string& bytes, const std::string& path) {
   const Elf elf(bytes, path);
   if (bytes.compare(0, SELFMAG, ELFMAG) != 0) {
     elf.fail("is not a shared library: it does not start as an ELF file does" +
@@ -153,7 +154,9 @@ ElfFacts read_elf(const std::string& path) {
         const auto symbol = elf.at<Elf64_Sym>(s.sh_offset + at);
         const unsigned visibility = ELF64_ST_VISIBILITY(symbol.st_other);
         const bool visible = visibility == STV_DEFAULT || visibility == STV_PROTECTED;
-        const bool defined = symbol.st_shndx != SHN_UNDEF && ELF64_ST_BIND(symbol.st_info) != STB_LOCAL;
+        // SHN_ABS: the name of a symbol version, nothing that can be called.
+        const bool defined = symbol.st_shndx != SHN_UNDEF && symbol.st_shndx != SHN_ABS &&
+                             ELF64_ST_BIND(symbol.st_info) != STB_LOCAL;
         if (visible && defined) exported.insert(elf.text(linked(s), symbol.st_name));
       }
     } else if (s.sh_type == SHT_GNU_verneed) {

@@ -25,6 +25,8 @@ bool is_elf(const std::string& path);
 
 /// Throws Error: no such file, not an ELF file, damaged, not a shared library, for another machine.
 ElfFacts read_elf(const std::string& path);
+/// The same of a file's bytes; `path` is for messages.
+ElfFacts parse_elf(const std::string& bytes, const std::string& path);
 
 struct LibraryFile {
   std::string path;

@@ -67,6 +67,29 @@ std::vector<LibraryFile> read_libraries(const std::vector<std::string>& paths) {
   return libraries;
 }
 
+// What to do about a model that ONNX Runtime refuses, where its text alone does not say.
+std::string advice(const std::string& text, const std::vector<LibraryFile>& libraries) {
+  const auto says = [&](const char* part) { return text.find(part) != std::string::npos; };
+  const std::string no_op = "No Op registered for ";
+  const size_t at = text.find(no_op);
+  if (at != std::string::npos) {
+    const std::string op = text.substr(at + no_op.size(), text.find(' ', at + no_op.size()) - at - no_op.size());
+    for (const LibraryFile& library : libraries) {
+      if (library.find_operator(op) == nullptr) continue;
+      return ". The node has no domain; the operator is " + library.domain() + "::" + op + " of '" + library.path +
+             "': export the model with that domain";
+    }
+  }
+  if (says("Unsupported model IR version") || says("is under development and support for this is limited") ||
+      says("Current official support for domain")) {
+    return ". The model is newer than this runtime: take a newer ONNX Runtime, or export for an older opset";
+  }
+  if (says("fallback to the CPU EP has been explicitly disabled")) {
+    return ". Some of its operators have no CUDA kernel; allowing fallback (--allow-fallback) runs those on the CPU";
+  }
+  return "";
+}
+
 GraphOptimizationLevel native_level(Optimization level) {
   switch (level) {
     case Optimization::kNone: return ORT_DISABLE_ALL;
@@ -128,8 +151,12 @@ void Session::Impl::create(const std::string& model, const SessionOptions& optio
   for (const LibraryFile& library : libraries) {
     check(api, api->RegisterCustomOpsLibrary_V2(native.get(), library.path.c_str()), "'" + library.path + "'");
   }
-  const std::string where = "ONNX Runtime " + runtime->version + " does not load '" + model + "'";
-  check(api, api->CreateSession(runtime->env, model.c_str(), native.get(), &session), where);
+  try {
+    check(api, api->CreateSession(runtime->env, model.c_str(), native.get(), &session));
+  } catch (const Error& e) {
+    throw Error(e.kind(), "ONNX Runtime " + runtime->version + " does not load '" + model + "': " + e.what() +
+                              advice(e.what(), libraries));
+  }
   check(api, api->CreateCpuMemoryInfo(OrtArenaAllocator, OrtMemTypeDefault, &memory));
 }
 
@@ -227,7 +254,8 @@ OrtValue* Session::Impl::wrap(const TensorInfo& info, const Array& array) const 
     fits = info.dims[i].size < 0 || info.dims[i].size == array.shape()[i];
   }
   if (!fits) {
-    throw InvalidArgument("input '" + info.name + "' must be " + info.to_string() + ", got " + array.to_string());
+    throw InvalidArgument("input '" + info.name + "' must be " + info.to_string() + ", got " + array.to_string() +
+                          (array.dtype() == info.dtype ? "" : "; convert it (numpy: x.astype(...)) before it is saved"));
   }
   OrtValue* value = nullptr;
   check(api, api->CreateTensorWithDataAsOrtValue(memory, array.data(), array.bytes(), array.shape().data(),
