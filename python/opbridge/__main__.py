@@ -1,0 +1,17 @@
+"""`python -m opbridge --cmake-dir` prints where find_package(opbridge) finds it; the command itself is `opbridge`."""
+
+import argparse
+import sys
+
+from .errors import LoadError
+from .paths import cmake_dir
+
+parser = argparse.ArgumentParser("python -m opbridge", description=__doc__)
+parser.add_argument(
+    "--cmake-dir", action="store_true", required=True, help="print the folder for CMAKE_PREFIX_PATH"
+)
+parser.parse_args()
+try:
+    print(cmake_dir())
+except LoadError as e:
+    sys.exit(f"error: {e}")
