@@ -24,7 +24,7 @@ void convert_grad(const opbridge::Call& call) {
 
 OPBRIDGE_OPERATORS(euler_to_rotation) {
   return {
-      opbridge::Operator(R"(
+      opbridge::Operator(R"sig(
         "Rotation matrices of Euler angles in radians."
         EulerToRotation(angles: T[*S,3] "about the axes of `order`, first to last [rad]";
                         order: string in {xyz, xzy, yxz, yzx, zxy, zyx, xyx, xzx, yxy, yzy, zxz, zyz} = xyz "axes of the three angles",
@@ -32,9 +32,9 @@ OPBRIDGE_OPERATORS(euler_to_rotation) {
             -> rotation: T[*S,3,3] "row-major, det +1, for column vectors"
             where T in {f16, f32, f64}
             grad: EulerToRotationGrad
-      )")
+      )sig")
           .cpu(convert),
-      opbridge::Operator(R"(
+      opbridge::Operator(R"sig(
         "Gradient of EulerToRotation."
         EulerToRotationGrad(grad_rotation: T[*S,3,3] "gradient of rotation",
                             angles: T[*S,3]          "as given to EulerToRotation";
@@ -42,7 +42,7 @@ OPBRIDGE_OPERATORS(euler_to_rotation) {
                             extrinsic: bool = true "as given to EulerToRotation")
             -> grad_angles: T[*S,3] "gradient of angles"
             where T in {f16, f32, f64}
-      )")
+      )sig")
           .cpu(convert_grad),
   };
 }

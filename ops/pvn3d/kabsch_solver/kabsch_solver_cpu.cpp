@@ -59,7 +59,7 @@ void solve_grad(const Call& call) {
 
 OPBRIDGE_OPERATORS(kabsch_solver) {
   return {
-      opbridge::Operator(R"(
+      opbridge::Operator(R"sig(
         "Rotation and translation that bring template_kps onto pred_kps with the least squared error (Kabsch)."
         KabschSolver(template_kps: T[*B?,N,3] "points in the object's frame [m]; without leading dimensions they serve every problem",
                      pred_kps: T[*B,N,3]      "the same points in the camera's frame [m]",
@@ -69,9 +69,9 @@ OPBRIDGE_OPERATORS(kabsch_solver) {
                 valid?: i32[*B]       "0 no pose (R = I, t = 0), 1 the pose, 2 a best pose but not the only one")
             where T in {f16, f32, f64}
             grad: KabschSolverGrad
-      )")
+      )sig")
           .cpu(solve),
-      opbridge::Operator(R"(
+      opbridge::Operator(R"sig(
         "Gradient of KabschSolver; gradients of an input without leading dimensions are to be summed over them."
         KabschSolverGrad(grad_rotation: T[*B,3,3]  "gradient of rotation",
                          grad_translation: T[*B,3] "gradient of translation",
@@ -82,7 +82,7 @@ OPBRIDGE_OPERATORS(kabsch_solver) {
                 grad_pred_kps: T[*B,N,3]     "gradient of pred_kps",
                 grad_weights: T[*B,N]        "gradient for each problem")
             where T in {f16, f32, f64}
-      )")
+      )sig")
           .cpu(solve_grad),
   };
 }

@@ -16,23 +16,23 @@ void convert_grad(const opbridge::Call& call) {
 
 OPBRIDGE_OPERATORS(quaternion_to_rotation) {
   return {
-      opbridge::Operator(R"(
+      opbridge::Operator(R"sig(
         "Rotation matrices of quaternions, which need not have length 1."
         QuaternionToRotation(quaternion: T[*S,4] "(w, x, y, z), or (x, y, z, w) with scalar_first = false";
                              scalar_first: bool = true "w comes first")
             -> rotation: T[*S,3,3] "row-major, det +1, for column vectors; the identity where |q|^2 < 1e-12"
             where T in {f16, f32, f64}
             grad: QuaternionToRotationGrad
-      )")
+      )sig")
           .cpu(convert),
-      opbridge::Operator(R"(
+      opbridge::Operator(R"sig(
         "Gradient of QuaternionToRotation."
         QuaternionToRotationGrad(grad_rotation: T[*S,3,3] "gradient of rotation",
                                  quaternion: T[*S,4]      "as given to QuaternionToRotation";
                                  scalar_first: bool = true "as given to QuaternionToRotation")
             -> grad_quaternion: T[*S,4] "gradient of quaternion"
             where T in {f16, f32, f64}
-      )")
+      )sig")
           .cpu(convert_grad),
   };
 }

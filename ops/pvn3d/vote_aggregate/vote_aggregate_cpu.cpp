@@ -156,7 +156,7 @@ void aggregate_grad(const Call& call) {
 
 OPBRIDGE_OPERATORS(vote_aggregate) {
   return {
-      opbridge::Operator(R"(
+      opbridge::Operator(R"sig(
         "Keypoints that a cloud votes for: the centre of the densest votes, by mean shift (PVN3D, FFB6D)."
         VoteAggregate(points: T[B,N,3]    "points, camera frame [m]",
                       offsets: T[B,K,N,3] "each point's offset for each keypoint [m]; a vote is point + offset_sign * offset",
@@ -166,16 +166,16 @@ OPBRIDGE_OPERATORS(vote_aggregate) {
                       tol: float in (0, inf) = 1e-3 "at rest when a step is shorter than tol * bandwidth",
                       stop: string in {converged, upstream} = converged "converged: move the winning vote until it rests; upstream: repeat upstream's number of updates",
                       offset_sign: int in [-1, 1] = -1 "-1 for networks that predict point - keypoint (the published ones), 1 for keypoint - point",
-                      variant: string in {pvn3d, ffb6d} = pvn3d "pvn3d: votes stand still; ffb6d: they move too, called blurring")
+                      variant: string in {pvn3d, ffb6d} = pvn3d "pvn3d: votes stand still; ffb6d: they move too (blurring)")
             -> (kps: T[B,K,3]    "keypoints, camera frame [m]; 0 when nobody votes",
                 count?: i32[B,K] "votes within bandwidth of the winning one",
                 seed?: i32[B,K]  "point whose vote won, the first of equals; -1 when nobody votes")
             where T in {f16, f32, f64}, M in {bool, i32, i64}
             grad: VoteAggregateGrad
-      )")
+      )sig")
           .cpu(aggregate)
           .workspace(aggregate_workspace),
-      opbridge::Operator(R"(
+      opbridge::Operator(R"sig(
         "Gradient of VoteAggregate's keypoints, by implicit differentiation where mean shift is at rest."
         VoteAggregateGrad(grad_kps: T[B,K,3]  "gradient of kps",
                           points: T[B,N,3]    "as given to VoteAggregate",
@@ -188,7 +188,7 @@ OPBRIDGE_OPERATORS(vote_aggregate) {
             -> (grad_points: T[B,N,3]    "gradient of points",
                 grad_offsets: T[B,K,N,3] "gradient of offsets")
             where T in {f16, f32, f64}, M in {bool, i32, i64}
-      )")
+      )sig")
           .cpu(aggregate_grad),
   };
 }
