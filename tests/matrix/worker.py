@@ -215,17 +215,29 @@ def no_leak():
     return f"{grown:+.1f} MB after 200 sessions and 1000 failing runs"
 
 
+def no_leak_where_the_library_is_unloaded_each_time():
+    def once():
+        good_session()[1]()
+        gc.collect()
+
+    for _ in range(30):
+        once()
+    before = resident_mb()
+    for _ in range(200):
+        once()
+    assert MY_OPS not in Path("/proc/self/maps").read_text(), "the library is still mapped"
+    grown = resident_mb() - before
+    assert grown < 1.5, f"{grown:.1f} MB more after 200 times"
+    return f"{grown:+.1f} MB after 200 times"
+
+
 def missing_and_foreign_files():
     for path, text in ((str(LIBRARIES / "libgone.so"), "libgone.so"), (__file__, "worker.py")):
         message = error_of(lambda p=path: options([p]))
         assert message and text in message, message
 
 
-def nothing_is_printed():
-    return ""  # test_matrix.py looks at stderr
-
-
-def no_silent_fallback():
+def cpu_kernels_are_taken():
     # In a CPU-only runtime the CUDA overloads do not get in the way and the CPU ones are taken.
     s, run = good_session()
     run()
@@ -233,7 +245,8 @@ def no_silent_fallback():
 
 
 SPECIAL = [same_library_twice, copy_of_the_library, another_library_with_the_domain, options_reused_and_dead, many_threads,
-           sessions_on_many_threads, error_then_fine, missing_and_foreign_files, no_silent_fallback, no_leak]
+           sessions_on_many_threads, error_then_fine, missing_and_foreign_files, cpu_kernels_are_taken,
+           no_leak_where_the_library_is_unloaded_each_time, no_leak]
 
 
 def refused():
