@@ -212,6 +212,12 @@ def test_optional_and_integer_outputs_and_workspace(test_ops):
         test_ops.ops.pairs(a[:0], b[:, :0], k=0)
 
 
+def test_no_input_at_all(test_ops):
+    assert test_ops.ops.ramp(n=3).tolist() == [0, 1, 2]
+    with pytest.raises(opbridge.ArgumentTypeError, match="takes 0 inputs"):
+        test_ops.ops.ramp(np.zeros(3), n=3)
+
+
 def test_variadic_input(test_ops):
     parts = [np.full(3, n, np.float32) for n in range(5)]
     assert test_ops.ops.stack(parts).tolist() == [10, 10, 10]
@@ -225,7 +231,7 @@ def test_variadic_input(test_ops):
 
 
 def test_operators_describe_themselves(my_clip, test_ops):
-    assert dir(test_ops.ops) == ["affine", "pairs", "root", "root_grad", "stack"]
+    assert dir(test_ops.ops) == ["affine", "pairs", "ramp", "root", "root_grad", "stack"]
     assert test_ops.ops.RootGrad is test_ops.ops.root_grad
     assert "Limits" in my_clip.ops.my_clip.__doc__
     with pytest.raises(AttributeError, match=r"no operator 'my_clp' \(did you mean 'my_clip'\?\)"):

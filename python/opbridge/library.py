@@ -26,7 +26,8 @@ _MAX_PLANS = 256
 def load(path, torch=None):
     """Opens the operator library at `path` and returns it as a Library; the same file gives the same object.
 
-    `torch`: None registers its operators with PyTorch when that is installed, False never, True always.
+    `torch`: None registers its operators with PyTorch when that is installed, False never, True always. With the onnx
+    package they are registered when that is already imported; Library.register_with_onnx() does it at any time.
     Raises LoadError, whose text says what is wrong with the file and what to do.
     """
     library = _open(os.fspath(path))
@@ -34,6 +35,8 @@ def load(path, torch=None):
         torch = importlib.util.find_spec("torch") is not None
     if torch:
         library.register_with_torch()
+    if "onnx" in sys.modules:
+        library.register_with_onnx()
     return library
 
 
@@ -138,7 +141,14 @@ class Library:
                     from . import torch_ops
                 except ImportError as e:
                     raise LoadError(f"'{self.path}' cannot be registered with torch: {e}") from e
-                self._torch = torch_ops.register(self)
+                self._torch = torch_ops.Registration(self)
+
+    def register_with_onnx(self):
+        """Makes the operators known to onnx.checker and onnx.shape_inference; a second call does nothing. Raises
+        LoadError."""
+        from . import onnx_schema
+
+        onnx_schema.register(self)
 
     def register_gradient(self, op, function):
         """Makes `function` the gradient of operator `op` in torch, in place of the one that its signature names.
@@ -210,7 +220,6 @@ class Function:
         )
         self._positions = {i.name: n for n, i in enumerate(operator.inputs)}
         self._attributes = {a.name: a for a in operator.attributes}
-        self._variadic = bool(operator.inputs) and operator.inputs[-1].variadic
         self._nodes = {}
         self.torch_op = None  # set by torch_ops
 
@@ -233,7 +242,7 @@ class Function:
                 for n, value in enumerate(inputs)
             ]
             return self.torch_op(*inputs, **attributes)
-        if self._variadic:
+        if self.operator.variadic:
             inputs[-1:] = self._list(inputs[-1])
         arrays = [value if value is None else self._array(n, value, inputs) for n, value in enumerate(inputs)]
         return self.node(attributes).run_numpy(arrays, self.library.threads)

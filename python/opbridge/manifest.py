@@ -76,6 +76,11 @@ class Operator:
     def torch_namespace(self):
         return self.domain.replace(".", "_")
 
+    @property
+    def variadic(self):
+        """Whether the last input stands for any number of tensors."""
+        return bool(self.inputs) and self.inputs[-1].variadic
+
     def may_be_floating(self, argument):
         return any(dtype in FLOATING for dtype in self.dtypes.get(argument.dtype, [argument.dtype]))
 

@@ -11,7 +11,7 @@ from .manifest import DTYPES
 
 _TORCH_DTYPES = {name: getattr(torch, torch_name) for name, (_, _, torch_name) in DTYPES.items()}
 _NAMES = {dtype: name for name, dtype in _TORCH_DTYPES.items()}
-_CODES = {dtype: DTYPES[name][:2] for name, dtype in ((n, d) for d, n in _NAMES.items())}
+_CODES = {dtype: DTYPES[name][:2] for dtype, name in _NAMES.items()}
 _DTYPE_OF_CODE = {code: dtype for dtype, code in _CODES.items()}
 _SCHEMA_TYPES = {
     "int": "int",
@@ -21,11 +21,6 @@ _SCHEMA_TYPES = {
     "ints": "int[]",
     "floats": "float[]",
 }
-
-
-def register(library):
-    """Makes the operators of `library` torch operators and returns the Registration. Raises LoadError."""
-    return Registration(library)
 
 
 def schema(operator):
@@ -58,9 +53,12 @@ def _schema_value(value):
 
 
 class Registration:
+    """The operators of a library as torch operators."""
+
     def __init__(self, library):
+        """Registers them. Raises LoadError where torch already has one of the names."""
         self._operators = {}  # ONNX name -> TorchOperator
-        namespace = library.domain.replace(".", "_")
+        namespace = next(iter(library.ops)).operator.torch_namespace
         self._lib = torch.library.Library(namespace, "FRAGMENT")
         taken = [f for f in library.ops if hasattr(getattr(torch.ops, namespace), f.operator.snake_name)]
         if taken:
@@ -116,7 +114,8 @@ class TorchOperator:
         self._defaults = {a.name: a.default for a in operator.attributes if not a.required}
         lib.define(schema(operator), tags=(torch.Tag.pt2_compliant_tag,))
         name = operator.snake_name
-        lib.impl(name, self._cpu, "CPU")
+        # Without a tensor nothing says which device is meant: the outputs are the CPU's.
+        lib.impl(name, self._cpu, "CPU" if operator.inputs else "BackendSelect")
         lib.impl(name, self._cuda, "CUDA")
         qualified = f"{lib.ns}::{name}"
         torch.library.register_fake(qualified, self._fake, lib=lib)
@@ -141,13 +140,13 @@ class TorchOperator:
         """(contiguous tensors or None, one entry for each tensor of a variadic input; attributes). torch
         leaves out arguments that equal their default."""
         inputs, attributes = self.function.bind(args, kwargs)
-        if self.operator.inputs[-1].variadic:
+        if self.operator.variadic:
             inputs[-1:] = inputs[-1]
         return [i if i is None else i.contiguous() for i in inputs], attributes
 
     def _run(self, inputs, attributes, device, stream):
         node = self.function.node(attributes)
-        key = tuple([None if i is None else (i.shape, i.dtype, i.device) for i in inputs])
+        key = (device, *[None if i is None else (i.shape, i.dtype, i.device) for i in inputs])
         plans = node.plans.get(key)
         if plans:
             plan, outputs, target = plans.pop()
@@ -211,18 +210,18 @@ class TorchOperator:
     def _by_argument(self, inputs):
         """(declared input, its tensors) for a flat list of tensors or None."""
         declared = self.operator.inputs
-        last = len(declared) - 1 if declared[-1].variadic else len(declared)
+        last = len(declared) - self.operator.variadic
         yield from (
             (a, [] if i is None else [i]) for a, i in zip(declared[:last], inputs[:last], strict=True)
         )
-        if declared[-1].variadic:
+        if self.operator.variadic:
             yield declared[-1], inputs[last:]
 
     # --- shapes without data
 
     def _fake(self, *args, **kwargs):
         inputs, attributes = self.function.bind(args, kwargs)
-        if self.operator.inputs[-1].variadic:
+        if self.operator.variadic:
             inputs[-1:] = inputs[-1]
         given = list(self._by_argument(inputs))
         for tensor in (i for i in inputs if i is not None):
@@ -237,9 +236,8 @@ class TorchOperator:
             },
             _require,
         )
-        device = next(
-            (t.device for argument, tensors in given if not argument.host for t in tensors), inputs[0].device
-        )
+        on_device = (t for argument, tensors in given if not argument.host for t in tensors)
+        device = next((t.device for t in on_device), "cpu")
         results = [torch.empty(shape, dtype=_TORCH_DTYPES[dtype], device=device) for dtype, shape in outputs]
         return results[0] if len(results) == 1 else tuple(results)
 
