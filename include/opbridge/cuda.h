@@ -10,7 +10,7 @@
 //                                           call.output<float>(0).data(), n);
 //   }
 //
-// With OPBRIDGE_CUDA_EMULATION the same source is plain C++ and runs on the CPU (opbridge/cuda_emulation.h).
+// With OPBRIDGE_CUDA_EMULATION the same source is plain C++ and runs on the CPU (tests/cuda/emulation).
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@
 #include <utility>
 
 #if defined(OPBRIDGE_CUDA_EMULATION)
-#include "opbridge/cuda_emulation.h"
+#include "cuda_emulation.h"
 #else
 #include <cuda_runtime.h>
 #endif

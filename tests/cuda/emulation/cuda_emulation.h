@@ -1,5 +1,5 @@
-// CUDA C++ on the CPU, for tests on machines without a GPU: included by opbridge/cuda.h instead of CUDA's own header when
-// OPBRIDGE_CUDA_EMULATION is defined. One fibre for each CUDA thread, blocks spread over the CPU's threads.
+// CUDA C++ and CUDA's runtime on the CPU, for tests on machines without a GPU: included by opbridge/cuda.h instead of
+// CUDA's own header when OPBRIDGE_CUDA_EMULATION is defined. One fibre for each CUDA thread, blocks spread over the CPU's threads.
 //
 // Found and reported as a failed launch, with file and line: barriers that not all threads of a block reach, deadlocks
 // between barriers, warp functions called by or reading from lanes outside the mask, configurations that no GPU takes.
@@ -85,7 +85,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long flags = 0);
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long flags);
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
@@ -105,7 +105,8 @@ struct Settings {
   int architecture = 80;  // of each device
   int driver_version = 13000;
   int toolkit_version = 13000;
-  cudaError_t fail_with = cudaSuccess;  // what launches and calls about devices return
+  cudaError_t fail_with = cudaSuccess;  // what every call about devices returns
+  cudaError_t launch_fails_with = cudaSuccess;
 };
 Settings& settings();
 
