@@ -90,9 +90,9 @@ fi
 awk -F '\t' '{ printf "%-8s %s: %s\n", $1, $2, $3; n[$1]++ }
              END { printf "%d passed, %d failed, %d skipped\n", n["passed"], n["failed"], n["skipped"] }' \
   "$results" | tee "$report.txt"
-awk -F '\t' 'function quoted(s) { gsub(/\\/, "\\\\", s); gsub(/"/, "\\\"", s); return "\"" s "\"" }
+awk -F '\t' -v emulated="$([[ -n $emulated ]] && echo true || echo false)" 'function quoted(s) { gsub(/\\/, "\\\\", s); gsub(/"/, "\\\"", s); return "\"" s "\"" }
              BEGIN { printf "{\"emulated\": %s, \"checks\": [", emulated }
              { printf "%s\n  {\"status\": %s, \"name\": %s, \"detail\": %s}", (NR > 1 ? "," : ""), quoted($1), quoted($2), quoted($3) }
-             END { print "\n]}" }' emulated="$([[ -n $emulated ]] && echo true || echo false)" "$results" > "$report.json"
+             END { print "\n]}" }' "$results" > "$report.json"
 rm -f "$results" "$report.stderr"
 ! grep -q '^failed' "$report.txt" && grep -q 'equals the CPU' "$report.txt"
