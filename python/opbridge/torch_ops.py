@@ -98,10 +98,18 @@ def _gradient_by_operator(grad):
         inputs = [arguments.get(i.name) for i in operator.inputs]
         outputs = grad.overload(*inputs, **{k: v for k, v in arguments.items() if k in attributes})
         outputs = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
-        return {o.name.removeprefix("grad_"): v for o, v in zip(operator.outputs, outputs, strict=True)}
+        named = zip((o.name.removeprefix("grad_") for o in operator.outputs), outputs, strict=True)
+        return {name: _sum_to(v, arguments.get(name)) for name, v in named}
 
     gradient.inputs = [o.name.removeprefix("grad_") for o in operator.outputs]
     return (*(i.name for i in operator.inputs), *attributes), gradient
+
+
+def _sum_to(gradient, value):
+    """Summed over the leading dimensions that `value`, an input that served all of them (`*B?`), does not have."""
+    if not isinstance(value, torch.Tensor) or gradient.dim() == value.dim():
+        return gradient
+    return gradient.sum_to_size(value.shape)
 
 
 class TorchOperator:
@@ -295,8 +303,8 @@ class TorchOperator:
                 "which is no input"
             )
         return tuple(
-            none if result.get(i.name) is None else result[i.name]
-            for i, none in zip(self.operator.inputs, nothing, strict=True)
+            result[i.name] if _any(needs) and result.get(i.name) is not None else none
+            for i, needs, none in zip(self.operator.inputs, ctx.needs_input_grad, nothing, strict=False)
         )
 
 
