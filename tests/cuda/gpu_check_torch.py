@@ -9,9 +9,8 @@ def line(status, name, detail):
 
 def main(library):
     try:
-        import torch
-
         import opbridge
+        import torch
     except ImportError as e:
         line("skipped", "torch", e)
         return 0
@@ -25,7 +24,10 @@ def main(library):
         name = f"my_clip equals torch.clamp, {dtype}"
         try:
             x = (torch.randn(3, 1000, device="cuda") * 4).to(dtype)
-            low, high = torch.tensor(-2, dtype=dtype, device="cuda"), torch.tensor(3, dtype=dtype, device="cuda")
+            low, high = (
+                torch.tensor(-2, dtype=dtype, device="cuda"),
+                torch.tensor(3, dtype=dtype, device="cuda"),
+            )
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
