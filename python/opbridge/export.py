@@ -10,8 +10,8 @@ import onnx
 import torch
 from torch.utils import _pytree as pytree
 
-from . import onnx_schema
 from . import library as _library
+from . import onnx_schema
 from ._export import check as _check
 from ._export import model as _model
 from ._export import targets as _targets
@@ -59,6 +59,9 @@ def export(
     """
     if exporter not in ("dynamo", "torchscript"):
         raise InvalidArgumentError(f"exporter is 'dynamo' or 'torchscript', got {exporter!r}")
+    folder = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(folder):
+        raise InvalidArgumentError(f"no folder '{folder}' to write the model to")
     libraries = _open(libraries)
     functions, foreign = _targets.resolve(map, libraries)
     operators = _targets.native(libraries) | foreign
@@ -89,7 +92,9 @@ def export(
         report = ExportReport(os.fspath(path), exporter, opset_version, proto, libraries, rewritten)
         if was_training:
             report.notes.append("exported in eval mode; the model itself is in training mode, as before")
-        report.notes += [f"{name} = {value!r} is a constant of the exported model" for name, value in call.constants]
+        report.notes += [
+            f"{name} = {value!r} is a constant of the exported model" for name, value in call.constants
+        ]
         if check:
             checker = _check.Checker(proto, libraries, call, functions, operators, tolerance)
             report.checks.append(checker.run(call.inputs, expected))
@@ -239,12 +244,16 @@ def _axes(spec, arguments, inputs, input_names, by_input_name):
     if isinstance(spec, dict) and (by_input_name or set(spec) <= set(input_names)):
         unknown = [name for name in spec if name not in input_names]
         if unknown and not by_input_name:
-            raise InvalidArgumentError(f"dynamic_shapes names '{unknown[0]}'{nearest(unknown[0], input_names)}")
+            raise InvalidArgumentError(
+                f"dynamic_shapes names '{unknown[0]}'{nearest(unknown[0], input_names)}"
+            )
         entries = [spec.get(name) for name in input_names]
     else:
         if not isinstance(spec, dict):
             if len(spec) != len(arguments):
-                raise InvalidArgumentError(f"dynamic_shapes has {len(spec)} entries for {len(arguments)} arguments")
+                raise InvalidArgumentError(
+                    f"dynamic_shapes has {len(spec)} entries for {len(arguments)} arguments"
+                )
             spec = dict(zip(arguments, spec, strict=True))
         unknown = [name for name in spec if name not in arguments]
         if unknown:
@@ -362,13 +371,18 @@ def _recording(results):
 
 
 def _agreed(cls, results):
+    """What every call of an autograd.Function returns: a dtype, or a tuple of them; None where it varies."""
     if not results:
         raise ExportError(f"map has {cls.__name__}, which the model never calls")
-    if len({r if isinstance(r, tuple) and len(r) else type(r) for r in results}) > 1 and any(
-        isinstance(r, tuple) for r in results
-    ):
-        raise ExportError(f"{cls.__name__} returns different kinds of results from call to call")
-    return results[0]
+    many = [r for r in results if isinstance(r, tuple)]
+    if len({len(r) for r in many}) > 1 or len(many) not in (0, len(results)):
+        raise ExportError(
+            f"{cls.__name__} returns another number of tensors from one call to the next: {results}"
+        )
+    # Where the calls differ in type, it follows from their inputs, in the operator as well.
+    if many:
+        return tuple(r[0] if len(set(r)) == 1 else None for r in zip(*results, strict=True))
+    return results[0] if len(set(results)) == 1 else None
 
 
 def _require_mapped(foreign, proto, libraries):
@@ -382,7 +396,9 @@ def _output_names(given, paths):
     if given is None:
         return paths if len(set(paths)) == len(paths) else [f"output_{n}" for n in range(len(paths))]
     if len(given) != len(paths):
-        raise InvalidArgumentError(f"{len(given)} output_names for {len(paths)} output tensors ({', '.join(paths)})")
+        raise InvalidArgumentError(
+            f"{len(given)} output_names for {len(paths)} output tensors ({', '.join(paths)})"
+        )
     return list(given)
 
 
@@ -424,7 +440,9 @@ def _flat_inputs(call, given):
     given = given if isinstance(given, tuple) else (given,)
     inputs = [v for v in pytree.tree_flatten(given)[0] if isinstance(v, torch.Tensor)]
     if len(inputs) != len(call.inputs):
-        raise InvalidArgumentError(f"check_inputs holds {len(inputs)} tensors, the model has {len(call.inputs)} inputs")
+        raise InvalidArgumentError(
+            f"check_inputs holds {len(inputs)} tensors, the model has {len(call.inputs)} inputs"
+        )
     return inputs
 
 

@@ -55,7 +55,9 @@ def schema(operator):
     option = onnx.defs.OpSchema.FormalParameterOption
 
     def parameter(argument):
-        kind = option.Variadic if argument.variadic else option.Optional if argument.optional else option.Single
+        kind = (
+            option.Variadic if argument.variadic else option.Optional if argument.optional else option.Single
+        )
         type_string = _TYPE_STRINGS.get(argument.dtype, argument.dtype)
         return formal(argument.name, type_string, argument.doc, param_option=kind)
 
@@ -66,7 +68,9 @@ def schema(operator):
         doc=operator.doc,
         inputs=[parameter(i) for i in operator.inputs],
         outputs=[parameter(o) for o in operator.outputs],
-        type_constraints=[(v, [_TYPE_STRINGS[d] for d in dtypes], "") for v, dtypes in operator.dtypes.items()],
+        type_constraints=[
+            (v, [_TYPE_STRINGS[d] for d in dtypes], "") for v, dtypes in operator.dtypes.items()
+        ],
         attributes=[_attribute(a) for a in operator.attributes],
     )
     result.set_type_and_shape_inference_function(lambda context: _infer(operator, context))
@@ -85,6 +89,8 @@ def attribute_proto(attribute, value):
     """The onnx attribute that carries `value` of a manifest.Attribute."""
     if attribute.type == "bool":
         value = int(value)
+    elif attribute.type in ("float", "floats"):  # JSON writes 1.0 as 1
+        value = [float(v) for v in value] if attribute.type == "floats" else float(value)
     return onnx.helper.make_attribute(attribute.name, value, attr_type=_ATTRIBUTE_TYPES[attribute.type])
 
 
@@ -116,7 +122,9 @@ class Size:
         if left is None or right is None:
             return Size(None)
         if isinstance(left, int) and isinstance(right, int):
-            return Size({"+": left + right, "-": left - right, "*": left * right}[op] if op != "//" else left // right)
+            return Size(
+                {"+": left + right, "-": left - right, "*": left * right}[op] if op != "//" else left // right
+            )
         return Size(f"({left} {op} {right})")
 
 
@@ -172,9 +180,7 @@ def dtype_and_sizes(type_proto):
     tensor = type_proto.tensor_type
     sizes = None
     if tensor.HasField("shape"):
-        sizes = [
-            d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in tensor.shape.dim
-        ]
+        sizes = [d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in tensor.shape.dim]
     return _DTYPE_OF_PROTO.get(tensor.elem_type), sizes
 
 

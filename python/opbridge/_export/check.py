@@ -89,17 +89,21 @@ class Checker:
         types = {v.name: v for v in (*probe.graph.value_info, *probe.graph.output)}
         probe.graph.output.extend(types[name] for name in wanted if name not in self.outputs)
         names = [o.name for o in probe.graph.output]
-        results = dict(zip(names, _run(self._session(probe), dict(zip(self.inputs, inputs, strict=True))), strict=True))
+        results = dict(
+            zip(names, _run(self._session(probe), dict(zip(self.inputs, inputs, strict=True))), strict=True)
+        )
         expected = {id(node): recorded for node, recorded in pairs}
         for node in nodes:  # in the order in which they run
             if id(node) in expected:
-                difference, problem = compare(results[node.output[0]], expected[id(node)], self.tolerance)
+                _, problem = compare(results[node.output[0]], expected[id(node)], self.tolerance)
                 if problem:
                     return (
                         f"The first custom node to differ is '{node.name}' ({node.domain}::{node.op_type}): its output "
                         f"{problem}: look at the map entry that made it, and at the inputs it gets."
                     )
-        return "No custom node differs before that." if expected else "Its first node to differ was not found."
+        return (
+            "No custom node differs before that." if expected else "Its first node to differ was not found."
+        )
 
     def _recorded_calls(self, inputs):
         """({(domain, name): first outputs of its calls}, the outputs of two eager runs)."""
@@ -107,7 +111,9 @@ class Checker:
 
         def record(target, outputs):
             first = outputs[0] if isinstance(outputs, (tuple, list)) else outputs
-            calls.setdefault((target.operator.domain, target.operator.name), []).append(first.detach().clone())
+            calls.setdefault((target.operator.domain, target.operator.name), []).append(
+                first.detach().clone()
+            )
 
         def following(target):
             def replace(original):
@@ -120,7 +126,10 @@ class Checker:
 
             return replace
 
-        with patched("forward", {c: following(t) for c, t in self.functions.items()}), _following(self.operators, record):
+        with (
+            patched("forward", {c: following(t) for c, t in self.functions.items()}),
+            _following(self.operators, record),
+        ):
             first = run_eager(self.eager, inputs)
         return calls, (first, run_eager(self.eager, inputs))
 
@@ -176,7 +185,9 @@ def compare(actual, expected, tolerance=None):
     if not finite.any():
         return 0.0, None
     difference = (a[finite] - e[finite]).abs().max().item()
-    limit = (TOLERANCES.get(expected.dtype, 0) if tolerance is None else tolerance) * e[finite].square().mean().sqrt()
+    limit = (TOLERANCES.get(expected.dtype, 0) if tolerance is None else tolerance) * e[
+        finite
+    ].square().mean().sqrt()
     if difference <= limit:
         return difference, None
     return difference, f"differs by up to {difference:.3g} (allowed are {limit.item():.3g})"
@@ -249,5 +260,3 @@ def resized(inputs, axes, sizes):
             tensor = tensor.index_select(axis, index)
         result.append(tensor)
     return result
-
-

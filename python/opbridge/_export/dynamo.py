@@ -7,7 +7,7 @@ import warnings
 import onnx.defs
 import torch
 
-from ..errors import ExportError
+from ..errors import Error, ExportError, InvalidArgumentError
 from ..manifest import DTYPES, FLOATING
 from .targets import arguments_of, patched, shaped
 
@@ -16,8 +16,12 @@ def export(module, inputs, axes, functions, operators, results, opset_version, i
     """(onnx.ModelProto, what was rewritten) of `module`, whose forward takes the tensors `inputs`.
 
     `axes`: one {axis: Axis} for each input. `functions`, `operators`: the Targets. `results`: for each class in
-    `functions`, the dtypes its calls return, None for a call that returns a single tensor only.
+    `functions`, the dtype its calls return, a tuple where they return several tensors; None is any type.
     """
+    if opset_version < 18:
+        raise InvalidArgumentError(
+            f"the dynamo exporter writes opset 18 or newer, not {opset_version}: use exporter='torchscript'"
+        )
     table = {}
     for name, target in operators.items():
         packet = getattr(getattr(torch.ops, name.split("::")[0]), name.split("::")[1])
@@ -28,18 +32,31 @@ def export(module, inputs, axes, functions, operators, results, opset_version, i
     with _quiet():
         with patched("forward", replacements):
             program = _capture(module, inputs, axes)
-        result = torch.onnx.export(
-            program,
-            (),
-            dynamo=True,
-            custom_translation_table=table,
-            opset_version=opset_version,
-            input_names=input_names,
-            output_names=output_names,
-            optimize=False,  # the default deletes `x + 1e-8`
-            verbose=False,
-        )
+        try:
+            result = torch.onnx.export(
+                program,
+                (),
+                dynamo=True,
+                custom_translation_table=table,
+                opset_version=opset_version,
+                input_names=input_names,
+                output_names=output_names,
+                optimize=False,  # the default deletes `x + 1e-8`
+                verbose=False,
+            )
+        except Exception as e:
+            cause = _own_cause(e)
+            if cause is None:
+                raise
+            raise cause from None
         return _tidied(result.model)
+
+
+def _own_cause(error):
+    """The opbridge error that torch wrapped in its own, if one is at the bottom of it."""
+    while error is not None and not isinstance(error, Error):
+        error = error.__cause__
+    return error
 
 
 def _capture(module, inputs, axes):
@@ -47,7 +64,9 @@ def _capture(module, inputs, axes):
     # Without this a dimension that is 1 in the example would be taken for always 1.
     with torch.fx.experimental._config.patch(backed_size_oblivious=True):
         try:
-            return torch.export.export(module, tuple(inputs), dynamic_shapes={"inputs": tuple(spec)}, strict=False)
+            return torch.export.export(
+                module, tuple(inputs), dynamic_shapes={"inputs": tuple(spec)}, strict=False
+            )
         except torch._dynamo.exc.UserError as e:
             wanted = ", ".join(sorted({a.name for per in axes for a in per.values()}))
             raise ExportError(
@@ -69,7 +88,9 @@ def _translation(target, schema):
 
     def translate(*args, **kwargs):
         given = [
-            args[n] if n < len(args) else kwargs.get(a.name, a.default_value if a.has_default_value() else None)
+            args[n]
+            if n < len(args)
+            else kwargs.get(a.name, a.default_value if a.has_default_value() else None)
             for n, a in enumerate(schema.arguments)
         ]
         inputs, attributes = target.place(given, _attribute_value)
@@ -99,7 +120,9 @@ def _translation(target, schema):
 
 def _attribute_value(value):
     if hasattr(value, "dtype") and hasattr(value, "producer"):
-        raise ExportError(f"an attribute must be constant, but is computed in the graph (value '{value.name}')")
+        raise ExportError(
+            f"an attribute must be constant, but is computed in the graph (value '{value.name}')"
+        )
     return value
 
 
@@ -108,10 +131,12 @@ def _replacement(cls, target, dtypes):
 
     def forward(*args):
         inputs, attributes = target.place(arguments_of(cls, args))
-        inputs = [_as_tensor(target, a, v, inputs) for a, v in zip(target.operator.inputs, inputs, strict=True)]
+        inputs = [
+            _as_tensor(target, a, v, inputs) for a, v in zip(target.operator.inputs, inputs, strict=True)
+        ]
         outputs = target.function.torch_op(*inputs, **attributes)
         outputs = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
-        return shaped(outputs, dtypes, target, lambda output, dtype: output.to(dtype))
+        return shaped(outputs, dtypes, target, lambda o, dtype: o if dtype is None else o.to(dtype))
 
     return lambda original: forward
 
@@ -121,12 +146,12 @@ def _as_tensor(target, argument, value, inputs):
     if not isinstance(value, (bool, int, float)):
         return value
     others = [
-        v for a, v in zip(target.operator.inputs, inputs, strict=True) if a.dtype == argument.dtype and torch.is_tensor(v)
+        v
+        for a, v in zip(target.operator.inputs, inputs, strict=True)
+        if a.dtype == argument.dtype and torch.is_tensor(v)
     ]
-    if argument.dtype in DTYPES:
-        dtype = getattr(torch, DTYPES[argument.dtype][2])
-    else:
-        dtype = others[0].dtype
+    fixed = DTYPES.get(argument.dtype)
+    dtype = getattr(torch, fixed[2]) if fixed else others[0].dtype
     target.check_scalar(argument, value, dtype.is_floating_point)
     device = next(v for v in inputs if torch.is_tensor(v)).device
     return torch.tensor(value, dtype=dtype, device=device)
@@ -140,7 +165,11 @@ def _tidied(model):
     before = _counts(model)
     for node in model.graph:
         node.metadata_props.clear()  # stack traces, with paths of this machine
-    steps = [passes.IdentityEliminationPass(), passes.RemoveUnusedNodesPass(), passes.RemoveUnusedFunctionsPass()]
+    steps = [
+        passes.IdentityEliminationPass(),
+        passes.RemoveUnusedNodesPass(),
+        passes.RemoveUnusedFunctionsPass(),
+    ]
     if model.functions:
         steps.insert(0, passes.InlinePass())
     for step in steps:

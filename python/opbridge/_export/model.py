@@ -22,7 +22,12 @@ def finish(model, libraries, exporter, opset_version, input_axes):
     rewritten = _blank_unused(model, operators)
     _drop_wrapper(model)
     _name_dimensions(model, input_axes)
-    used = {(n.domain, n.op_type) for graph in _graphs(model) for n in graph.node if (n.domain, n.op_type) in operators}
+    used = {
+        (n.domain, n.op_type)
+        for graph in _graphs(model)
+        for n in graph.node
+        if (n.domain, n.op_type) in operators
+    }
     versions = {library.domain: library.version for library in libraries}
     domains = sorted({domain for domain, _ in used})
     imports = {o.domain: o.version for o in model.opset_import} | {d: versions[d] for d in domains}
@@ -96,10 +101,14 @@ def _set_trimmed(field, names):
 def _drop_wrapper(model):
     """Names are those of the user's model, not of the exporter's wrapper (`model`) around it."""
     values = [*model.graph.initializer, *model.graph.input]
-    taken = {v.name for v in values} | {name for graph in _graphs(model) for n in graph.node for name in n.output}
+    taken = {v.name for v in values} | {
+        name for graph in _graphs(model) for n in graph.node for name in n.output
+    }
 
     def name_of(name):
-        short = name.removeprefix("model.") if name.startswith("model.") else re.sub(r"^/model(?=/)", "", name)
+        short = (
+            name.removeprefix("model.") if name.startswith("model.") else re.sub(r"^/model(?=/)", "", name)
+        )
         return name if short in taken else short
 
     names = {name: name_of(name) for name in taken}
@@ -124,7 +133,9 @@ def _name_dimensions(model, input_axes):
                     f"always {dim.dim_value}: something in the model depends on that very size"
                 )
             names.setdefault(dim.dim_param, name)
-    pattern = re.compile(r"(?<!\w)(" + "|".join(map(re.escape, sorted(names, key=len, reverse=True))) + r")(?!\w)")
+    pattern = re.compile(
+        r"(?<!\w)(" + "|".join(map(re.escape, sorted(names, key=len, reverse=True))) + r")(?!\w)"
+    )
     for graph in _graphs(model):
         for value in (*graph.input, *graph.output, *graph.value_info):
             for dim in value.type.tensor_type.shape.dim:
@@ -190,8 +201,12 @@ def cast_where_declared_otherwise(model, libraries):
                 if wanted in (0, actual):
                     continue
                 node.output[index] = f"{name}_{dtype}"
-                nodes.append(onnx.helper.make_node("Cast", [node.output[index]], [name], f"{name}_cast", to=wanted))
-                rewritten.append(f"Cast added after {operator.qualified_name}: the replaced call returns another type")
+                nodes.append(
+                    onnx.helper.make_node("Cast", [node.output[index]], [name], f"{name}_cast", to=wanted)
+                )
+                rewritten.append(
+                    f"Cast added after {operator.qualified_name}: the replaced call returns another type"
+                )
         del graph.node[:]
         graph.node.extend(nodes)
     return rewritten

@@ -73,7 +73,9 @@ class Target:
 
     def _constant(self, attribute, value):
         if type(value).__name__ == "SymInt":
-            raise self._error(f"attribute '{attribute.name}' is computed from a dynamic dimension; it must be constant")
+            raise self._error(
+                f"attribute '{attribute.name}' is computed from a dynamic dimension; it must be constant"
+            )
         try:
             return self.function._attribute(attribute.name, value)[2]
         except ArgumentTypeError as e:
@@ -96,7 +98,9 @@ def torch_name(operator):
 def native(libraries):
     """{torch name: Target} of the libraries' own torch operators."""
     return {
-        torch_name(function.operator): Target(function, f"torch.ops.{torch_name(function.operator).replace('::', '.')}")
+        torch_name(function.operator): Target(
+            function, f"torch.ops.{torch_name(function.operator).replace('::', '.')}"
+        )
         for library in libraries
         for function in library.ops
     }
@@ -190,6 +194,8 @@ def shaped(outputs, dtypes, target, cast):
     single = not isinstance(dtypes, tuple)
     wanted = (dtypes,) if single else dtypes
     if len(wanted) > len(outputs):
-        raise ExportError(f"{target.source} returns {len(wanted)} tensors, {target.operator.signature} {len(outputs)}")
+        raise ExportError(
+            f"{target.source} returns {len(wanted)} tensors, {target.operator.signature} {len(outputs)}"
+        )
     result = tuple(cast(o, d) for o, d in zip(outputs, wanted, strict=False))
     return result[0] if single else result

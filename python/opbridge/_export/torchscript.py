@@ -18,13 +18,19 @@ _TORCH_DTYPES = {name: getattr(torch, t) for name, (_, _, t) in DTYPES.items() i
 _NAMES = {dtype: name for name, dtype in _TORCH_DTYPES.items()}
 
 
-def export(module, inputs, axes, functions, operators, results, opset_version, input_names, output_names, output_axes):
+def export(
+    module, inputs, axes, functions, operators, results, opset_version, input_names, output_names, output_axes
+):
     """(onnx.ModelProto, what was rewritten); parameters as for dynamo.export(). `output_axes`: {name: {axis: name}}."""
     symbolics = {cls: _function_symbolic(target, results[cls]) for cls, target in functions.items()}
     dynamic_axes = output_axes | {
-        name: {axis: a.name for axis, a in per.items()} for name, per in zip(input_names, axes, strict=True) if per
+        name: {axis: a.name for axis, a in per.items()}
+        for name, per in zip(input_names, axes, strict=True)
+        if per
     }
-    domains = {t.operator.domain: t.function.library.version for t in (*functions.values(), *operators.values())}
+    domains = {
+        t.operator.domain: t.function.library.version for t in (*functions.values(), *operators.values())
+    }
     route = {"dynamo": False} if "dynamo" in inspect.signature(torch.onnx.export).parameters else {}
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
@@ -125,13 +131,17 @@ def _node(g, target, args):
     while flat and flat[-1].node().mustBeNone():
         flat.pop()
     suffixes = {"int": "i", "bool": "i", "float": "f", "string": "s", "ints": "i", "floats": "f"}
-    encoded = {
-        f"{a.name}_{suffixes[a.type]}": _encoded(a, attributes[a.name]) for a in operator.attributes
-    }
+    encoded = {f"{a.name}_{suffixes[a.type]}": _encoded(a, attributes[a.name]) for a in operator.attributes}
     outputs = g.op(f"{operator.domain}::{operator.name}", *flat, outputs=len(operator.outputs), **encoded)
     outputs = tuple(outputs) if len(operator.outputs) > 1 else (outputs,)
     described = [
-        [(_NAMES.get(_dtype_of(v)), v.type().varyingSizes() if v.isCompleteTensor() or _has_sizes(v) else None) for v in vs]
+        [
+            (
+                _NAMES.get(_dtype_of(v)),
+                v.type().varyingSizes() if v.isCompleteTensor() or _has_sizes(v) else None,
+            )
+            for v in vs
+        ]
         for vs in placed
     ]
     ints = {a.name: attributes[a.name] for a in operator.attributes if a.type == "int"}
@@ -156,7 +166,8 @@ def _unpacked(value):
     if value.node().mustBeNone():
         return None
     if value.node().kind() == "prim::ListConstruct" and any(
-        isinstance(v.type(), torch._C.TensorType) and v.node().kind() != "onnx::Constant" for v in value.node().inputs()
+        isinstance(v.type(), torch._C.TensorType) and v.node().kind() != "onnx::Constant"
+        for v in value.node().inputs()
     ):
         return list(value.node().inputs())
     return value
