@@ -32,7 +32,7 @@ function(_opbridge_add_library target)
   set(cmake_dir ${CMAKE_CURRENT_FUNCTION_LIST_DIR})
   cmake_parse_arguments(PARSE_ARGV 1 arg "CUDA_SEPARABLE_COMPILATION" "DOMAIN;VERSION" "OPS")
   foreach(required DOMAIN VERSION OPS)
-    if(NOT arg_${required})
+    if("${arg_${required}}" STREQUAL "")
       message(FATAL_ERROR "opbridge_add_library(${target} ...) needs ${required}, as in\n"
                           "  opbridge_add_library(my_ops DOMAIN my_namespace VERSION 1 OPS my_clip)")
     endif()

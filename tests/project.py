@@ -1,12 +1,13 @@
 """What the packaging tests share: an installation, and commands in an environment that knows nothing of this tree."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import onnxruntime
-from conftest import BUILD
+from conftest import BUILD, ROOT
 
 PYTHON_BIN = Path(sys.executable).parent
 
@@ -21,6 +22,14 @@ def environment(*path, **more):
     """No variable of ours but what is given: PATH starts with `path`."""
     path = [*map(str, path), "/usr/local/bin", "/usr/bin", "/bin"]
     return {"PATH": os.pathsep.join(path), "HOME": os.environ.get("HOME", "/"), "LC_ALL": "C.UTF-8", **more}
+
+
+def ccache():
+    """Variables that make CMake compile what this build has compiled from ccache, as the Makefile does."""
+    if shutil.which("ccache") is None:
+        return {}
+    launchers = {f"CMAKE_{language}_COMPILER_LAUNCHER": "ccache" for language in ("CXX", "CUDA")}
+    return launchers | {"CCACHE_BASEDIR": str(ROOT), "CCACHE_NOHASHDIR": "1"}
 
 
 def runtime():

@@ -79,7 +79,7 @@ def test_stranger_builds_and_runs_a_plugin(project, prefix, make_model, run_pyth
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
-    feeds = {"x": np.float32([-2, 0.5, 7]), "min": np.float32(-1), "max": np.float32(1)}
+    feeds = {name: np.array(v, np.float32) for name, v in (("x", [-2, 0.5, 7]), ("min", -1), ("max", 1))}
     assert session.run(None, feeds)[0].tolist() == [-1, 0.5, 1]
 
     (project / "m.onnx").write_bytes(model.SerializeToString())
@@ -150,6 +150,7 @@ def test_wrong_signature_fails_the_build(project, prefix):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_from_source_by_add_subdirectory(project):
     (project / "CMakeLists.txt").write_text(
         "cmake_minimum_required(VERSION 3.22)\nproject(stranger LANGUAGES C CXX)\n"

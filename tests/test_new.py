@@ -23,6 +23,7 @@ def new(folder, *arguments, code=0):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("op", "arguments"),
     [

@@ -38,6 +38,7 @@ def test_blocks_cut_from_files(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_blocks_that_run(tmp_path):
     prefix = install(tmp_path)
     env = environment(

@@ -7,7 +7,7 @@ import zipfile
 
 import pytest
 from conftest import ROOT
-from project import environment, run, runtime
+from project import PYTHON_BIN, ccache, environment, run, runtime
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -16,8 +16,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 def wheel(tmp_path_factory):
     """Built from the source tree without network; build/wheel keeps what was compiled."""
     out = tmp_path_factory.mktemp("wheel")
-    options = ["--no-build-isolation", "--no-deps", "--no-index", "-C", "cmake.define.OPBRIDGE_CUDA=OFF"]
-    run(sys.executable, "-m", "pip", "wheel", "-v", *options, "-w", out, ROOT, cwd=out, env=dict(os.environ))
+    options = ["--no-build-isolation", "--no-deps", "--no-index"]
+    # The flags of preset release, so that ccache has most of it.
+    options += ["-C", "cmake.define.OPBRIDGE_CUDA=OFF", "-C", "cmake.define.OPBRIDGE_WERROR=ON"]
+    env = environment(PYTHON_BIN, **ccache())
+    run(sys.executable, "-m", "pip", "wheel", "-v", *options, "-w", out, ROOT, cwd=out, env=env)
     (file,) = out.iterdir()
     return file
 
