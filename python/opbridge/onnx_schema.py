@@ -221,7 +221,7 @@ def _reference_op(function):
     declared = len(operator.inputs)
 
     def run(self, *inputs, **attributes):
-        if operator.inputs[-1].variadic:
+        if operator.variadic:
             inputs = (*inputs[: declared - 1], list(inputs[declared - 1 :]))
         given = {}
         for name, value in attributes.items():
