@@ -233,7 +233,8 @@ void print_model(const ModelInfo& model, const std::vector<LibraryFile>& librari
     std::printf("%s\n", heading("Custom nodes").c_str());
   }
   for (const CustomNode& node : model.custom_nodes) {
-    std::printf("  %s%s\n", node.title().c_str(), node.where.empty() ? "" : (" in " + node.where).c_str());
+    const std::string title = node.title() + (node.where.empty() ? "" : " in " + node.where);
+    std::printf("  %s\n", printable(title).c_str());
     Rows facts;
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       const auto constant = node.constant_inputs.find(i);
@@ -251,7 +252,7 @@ void print_model(const ModelInfo& model, const std::vector<LibraryFile>& librari
     std::printf("%s", table(facts).c_str());
   }
   if (model.custom_nodes.empty() || !libraries.empty()) {
-    for (const std::string& p : problems) std::printf("%s %s\n", heading("problem:").c_str(), p.c_str());
+    for (const std::string& p : problems) std::printf("%s %s\n", heading("problem:").c_str(), printable(p).c_str());
   } else {
     std::printf("\nPass --library to see which library serves them.\n");
   }

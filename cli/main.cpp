@@ -27,7 +27,7 @@ int main(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     std::fprintf(stderr, "%s out of memory\n", error_label().c_str());
   } catch (const std::exception& e) {
-    std::fprintf(stderr, "%s %s\n", error_label().c_str(), e.what());
+    std::fprintf(stderr, "%s %s\n", error_label().c_str(), printable(e.what()).c_str());
   }
   return kFailed;
 }

@@ -419,7 +419,7 @@ std::string title(const Options& options, const Runtime& runtime) {
 }
 
 void print_warnings(const Session& session) {
-  for (const std::string& w : session.warnings()) std::fprintf(stderr, "%s %s\n", warning_label().c_str(), w.c_str());
+  for (const std::string& w : session.warnings()) std::fprintf(stderr, "%s %s\n", warning_label().c_str(), printable(w).c_str());
 }
 
 int run_test_data(const Runtime& runtime, const Session& session, const Options& options) {
@@ -511,7 +511,7 @@ int run(const Options& options) {
     rows.push_back(table_row(info.name, outputs.at(info.name), file_of(info.name)));
   }
   std::printf("%s\n%s\n", title(options, runtime).c_str(), table(rows).c_str());
-  for (const std::string& note : notes) std::printf("note: %s\n", note.c_str());
+  for (const std::string& note : notes) std::printf("note: %s\n", printable(note).c_str());
   std::printf("load %s ms; run: median %s ms, min %s ms (%d run%s after %d warm-up)\n", number(load_ms).c_str(),
               number(median).c_str(), number(times.front()).c_str(), options.repeat, options.repeat == 1 ? "" : "s",
               options.warmup);

@@ -29,7 +29,23 @@ std::string heading(const std::string& text) { return styled(STDOUT_FILENO, "1",
 std::string error_label() { return styled(STDERR_FILENO, "1;31", "error:"); }
 std::string warning_label() { return styled(STDERR_FILENO, "1;33", "warning:"); }
 
-std::string table(const std::vector<std::vector<std::string>>& rows) {
+std::string printable(const std::string& text) {
+  using Json = nlohmann::json;
+  std::string clean = Json::parse(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace)).get<std::string>();
+  for (char& c : clean) {
+    if (c != '\n' && (static_cast<unsigned char>(c) < 0x20 || c == 0x7f)) c = ' ';
+  }
+  return clean;
+}
+
+std::string table(const std::vector<std::vector<std::string>>& raw) {
+  std::vector<std::vector<std::string>> rows = raw;
+  for (auto& row : rows) {
+    for (std::string& cell : row) {
+      cell = printable(cell);
+      std::replace(cell.begin(), cell.end(), '\n', ' ');
+    }
+  }
   std::vector<size_t> widths;
   for (const auto& row : rows) {
     widths.resize(std::max(widths.size(), row.size()));
