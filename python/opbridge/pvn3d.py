@@ -71,7 +71,7 @@ def add(rotation, translation, true_rotation, true_translation, points):
 def adds(rotation, translation, true_rotation, true_translation, points):
     """ADD-S [m], for symmetric objects: each true point's distance to the nearest estimated one, averaged; as add()."""
     estimated = transform(points, rotation, translation)
-    truth = transform(points, true_rotation, true_translation)
+    truth = transform(points, true_rotation, true_translation).expand_as(estimated)
     flat = estimated.reshape(-1, *points.shape), truth.reshape(-1, *points.shape)
     nearest, _ = _ops.three_nn(flat[1].contiguous(), flat[0].contiguous())
     return nearest[..., 0].mean(-1).reshape(estimated.shape[:-2])
