@@ -1,15 +1,18 @@
-// Compiled into every library that has CUDA kernels: the device of a call, and what CUDA's errors mean to a user.
-#include "opbridge/cuda.h"
-
+// Compiled into every library that has CUDA kernels: the device of a call, and what CUDA's errors mean to a
+// user.
 #include <cstdio>
 #include <string>
+
+#include "opbridge/cuda.h"
 
 namespace opbridge::detail {
 
 namespace {
 
 // "13.0" from 13000
-std::string version_text(int version) { return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10); }
+std::string version_text(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
 
 // The oldest driver branch that runs a toolkit of this major version.
 int oldest_driver(int toolkit) {
@@ -43,21 +46,25 @@ std::string explain(cudaError_t error) {
     case cudaErrorUnsupportedPtxVersion: {
       cudaRuntimeGetVersion(&toolkit);
       cudaDriverGetVersion(&driver);
-      const std::string needs = "CUDA " + version_text(toolkit) + " needs driver " + std::to_string(oldest_driver(toolkit)) + " or newer, found ";
+      const std::string needs = "CUDA " + version_text(toolkit) + " needs driver " +
+                                std::to_string(oldest_driver(toolkit)) + " or newer, found ";
       if (driver == 0) return needs + "none";
       const std::string installed = installed_driver();
       return needs + (installed.empty() ? "one" : installed) + " for CUDA " + version_text(driver);
     }
-    case cudaErrorNoDevice: return "this machine shows no CUDA device (CUDA_VISIBLE_DEVICES may hide it)";
+    case cudaErrorNoDevice:
+      return "this machine shows no CUDA device (CUDA_VISIBLE_DEVICES may hide it)";
     case cudaErrorNoKernelImageForDevice:
     case cudaErrorInvalidDeviceFunction:
       cudaGetDevice(&device);
       cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
       cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
-      return "the library was built for the GPU architectures " OPBRIDGE_CUDA_ARCHITECTURES ", but device " + std::to_string(device) +
-             " is " + std::to_string(major) + std::to_string(minor) + ": rebuild it with -DOPBRIDGE_CUDA_ARCHITECTURES=" +
-             std::to_string(major) + std::to_string(minor);
-    default: return "";
+      return "the library was built for the GPU architectures " OPBRIDGE_CUDA_ARCHITECTURES ", but device " +
+             std::to_string(device) + " is " + std::to_string(major) + std::to_string(minor) +
+             ": rebuild it with -DOPBRIDGE_CUDA_ARCHITECTURES=" + std::to_string(major) +
+             std::to_string(minor);
+    default:
+      return "";
   }
 }
 
@@ -76,7 +83,9 @@ std::string kernel_name(const std::string& function) {
   return scope == std::string::npos ? name : name.substr(scope + 2);
 }
 
-std::string extent(const dim3& d) { return std::to_string(d.x) + "x" + std::to_string(d.y) + "x" + std::to_string(d.z); }
+std::string extent(const dim3& d) {
+  return std::to_string(d.x) + "x" + std::to_string(d.y) + "x" + std::to_string(d.z);
+}
 
 void check(cudaError_t error) {
   if (error != cudaSuccess) fail_cuda(error);
@@ -87,8 +96,9 @@ void check(cudaError_t error) {
 void fail_cuda(cudaError_t error) { throw Error(ErrorKind::kDevice, describe(error)); }
 
 void fail_launch(cudaError_t error, const char* kernel, const Grid& grid) {
-  throw Error(ErrorKind::kDevice, kernel_name(kernel) + " with grid " + extent(grid.blocks) + ", block " + extent(grid.threads) + " and " +
-                                      std::to_string(grid.shared_bytes) + " bytes of shared memory: " + describe(error));
+  throw Error(ErrorKind::kDevice, kernel_name(kernel) + " with grid " + extent(grid.blocks) + ", block " +
+                                      extent(grid.threads) + " and " + std::to_string(grid.shared_bytes) +
+                                      " bytes of shared memory: " + describe(error));
 }
 
 CudaDeviceGuard::CudaDeviceGuard(const Call& call) {

@@ -71,8 +71,8 @@ template <class... P, size_t... I>
 cudaError_t enqueue(void (*kernel)(P...), const char* name, const Grid& grid, void* stream,
                     std::tuple<P...>& parameters, std::index_sequence<I...>) {
 #if defined(OPBRIDGE_CUDA_EMULATION)
-  return emulation::launch(name, grid.blocks, grid.threads, grid.shared_bytes, static_cast<cudaStream_t>(stream),
-                           [=] { kernel(std::get<I>(parameters)...); });
+  return emulation::launch(name, grid.blocks, grid.threads, grid.shared_bytes,
+                           static_cast<cudaStream_t>(stream), [=] { kernel(std::get<I>(parameters)...); });
 #else
   (void)name;
   const void* function = reinterpret_cast<const void*>(kernel);
@@ -89,17 +89,20 @@ cudaError_t enqueue(void (*kernel)(P...), const char* name, const Grid& grid, vo
 
 }  // namespace detail
 
-/// Launches `kernel` on the call's stream. Throws when that fails; faults while the kernel runs are the host's to see.
+/// Launches `kernel` on the call's stream. Throws when that fails; faults while the kernel runs are the
+/// host's to see.
 template <auto kernel, class... Arguments>
 void launch(const Call& call, const Grid& grid, Arguments... arguments) {
   const auto empty = [](const dim3& d) { return d.x == 0 || d.y == 0 || d.z == 0; };
   if (empty(grid.blocks) || empty(grid.threads)) return;
   using Parameters = decltype(detail::parameters_of(kernel));
-  static_assert(std::tuple_size_v<Parameters> == sizeof...(Arguments), "the kernel takes another number of arguments");
+  static_assert(std::tuple_size_v<Parameters> == sizeof...(Arguments),
+                "the kernel takes another number of arguments");
   Parameters parameters(arguments...);
   cudaError_t error = detail::enqueue(kernel, __PRETTY_FUNCTION__, grid, call.stream(), parameters,
                                       std::make_index_sequence<sizeof...(Arguments)>());
-  const cudaError_t last = cudaGetLastError();  // takes the error away; one left standing would fail every later call
+  const cudaError_t last =
+      cudaGetLastError();  // takes the error away; one left standing would fail every later call
   if (error == cudaSuccess) error = last;
   if (error != cudaSuccess) detail::fail_launch(error, __PRETTY_FUNCTION__, grid);
 }
@@ -107,14 +110,17 @@ void launch(const Call& call, const Grid& grid, Arguments... arguments) {
 #if defined(__CUDACC__) || defined(OPBRIDGE_CUDA_EMULATION)
 
 /// This thread's number in a one-dimensional grid, and how many there are.
-__device__ __forceinline__ int64_t thread_index() { return static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; }
+__device__ __forceinline__ int64_t thread_index() {
+  return static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+}
 __device__ __forceinline__ int64_t thread_count() { return static_cast<int64_t>(gridDim.x) * blockDim.x; }
 
 /// Declares `T* name`, the block's dynamic shared memory (Grid::shared_bytes), aligned to 16.
 #if defined(OPBRIDGE_CUDA_EMULATION)
-#define OPBRIDGE_DYNAMIC_SHARED(T, name) T* const name = static_cast<T*>(opbridge::emulation::dynamic_shared())
+#define OPBRIDGE_DYNAMIC_SHARED(T, name) \
+  T* const name = static_cast<T*>(opbridge::emulation::dynamic_shared())
 #else
-#define OPBRIDGE_DYNAMIC_SHARED(T, name)                           \
+#define OPBRIDGE_DYNAMIC_SHARED(T, name)                            \
   extern __shared__ __align__(16) unsigned char opbridge_shared_[]; \
   T* const name = reinterpret_cast<T*>(opbridge_shared_)
 #endif

@@ -13,7 +13,10 @@ using opbridge::Pack;
 template <class T>
 struct Bounds {
   __device__ Bounds(const T* min, const T* max)
-      : use_min(min != nullptr), use_max(max != nullptr), min(use_min ? *min : T(0)), max(use_max ? *max : T(0)) {}
+      : use_min(min != nullptr),
+        use_max(max != nullptr),
+        min(use_min ? *min : T(0)),
+        max(use_max ? *max : T(0)) {}
   bool use_min, use_max;
   T min, max;
 };
@@ -33,11 +36,13 @@ __global__ void clip_kernel(const T* x, const T* min, const T* max, T* y, int64_
     for (T& value : v.values) value = clip(value);
     reinterpret_cast<Pack<T, N>*>(y)[i] = v;
   }
-  for (int64_t i = packs * N + opbridge::thread_index(); i < n; i += opbridge::thread_count()) y[i] = clip(x[i]);
+  for (int64_t i = packs * N + opbridge::thread_index(); i < n; i += opbridge::thread_count())
+    y[i] = clip(x[i]);
 }
 
 template <class T, int N>
-__global__ void clip_grad_kernel(const T* grad_y, const T* x, const T* min, const T* max, T* grad_x, int64_t n) {
+__global__ void clip_grad_kernel(const T* grad_y, const T* x, const T* min, const T* max, T* grad_x,
+                                 int64_t n) {
   const Bounds<T> bounds(min, max);
   const auto gradient = [&](T g, T v) {
     return my_clip::gradient(g, v, bounds.use_min, bounds.min, bounds.use_max, bounds.max);
@@ -84,7 +89,8 @@ void my_clip_grad_cuda(const Call& call) {
     T* grad_x = call.output<T>(0).data();
     const int64_t n = call.input<T>(1).count();
     if (opbridge::aligned_for_packs(grad_y, x, grad_x)) {
-      opbridge::launch<clip_grad_kernel<T, N>>(call, opbridge::grid_for((n + N - 1) / N), grad_y, x, min, max, grad_x, n);
+      opbridge::launch<clip_grad_kernel<T, N>>(call, opbridge::grid_for((n + N - 1) / N), grad_y, x, min, max,
+                                               grad_x, n);
     } else {
       opbridge::launch<clip_grad_kernel<T, 1>>(call, opbridge::grid_for(n), grad_y, x, min, max, grad_x, n);
     }

@@ -83,8 +83,18 @@ TEST_P(Emulation, WarpFunctions) {
       if (bits == 1 << b) ffs = b + 1;
       if (lane >> b & 1) clz = 31 - b, ++popc;
     }
-    const int expected[12] = {5, lane / 8 * 8 + 1, lane < 3 ? lane : lane - 3, lane % 16 < 13 ? lane + 3 : lane, lane ^ 9,
-                              0x49249249, 1, 1, -1, lane < 8 ? 49 : -1, 6, popc + 100 * ffs + 10000 * clz};
+    const int expected[12] = {5,
+                              lane / 8 * 8 + 1,
+                              lane < 3 ? lane : lane - 3,
+                              lane % 16 < 13 ? lane + 3 : lane,
+                              lane ^ 9,
+                              0x49249249,
+                              1,
+                              1,
+                              -1,
+                              lane < 8 ? 49 : -1,
+                              6,
+                              popc + 100 * ffs + 10000 * clz};
     for (int k = 0; k < 12; ++k) EXPECT_EQ(out[t * 12 + k], expected[k]) << "lane " << lane << ", word " << k;
   }
 }
@@ -142,15 +152,18 @@ TEST_P(Emulation, ReportsEarlyExit) {
 
 TEST_P(Emulation, ReportsDivergentBarrier) {
   std::vector<int> x(32);
-  const std::string e = error_of([&] { launch<kernels::divergent_barrier_kernel>(call_, {1, 32}, x.data()); });
+  const std::string e =
+      error_of([&] { launch<kernels::divergent_barrier_kernel>(call_, {1, 32}, x.data()); });
   EXPECT_NE(e.find("divergent barrier"), std::string::npos) << e;
 }
 
 TEST_P(Emulation, ReportsDeadlock) {
   std::vector<int> x(32);
   const std::string e = error_of([&] { launch<kernels::deadlock_kernel>(call_, {1, 32}, x.data()); });
-  EXPECT_NE(e.find("deadlock_kernel with grid 1x1x1, block 32x1x1 and 0 bytes of shared memory: deadlock in block (0,0,0)"),
-            std::string::npos) << e;
+  EXPECT_NE(e.find("deadlock_kernel with grid 1x1x1, block 32x1x1 and 0 bytes of shared memory: deadlock in "
+                   "block (0,0,0)"),
+            std::string::npos)
+      << e;
   EXPECT_NE(e.find("16 threads wait at the barrier at kernels.cuh:"), std::string::npos) << e;
   EXPECT_NE(e.find("16 threads wait at the warp function at kernels.cuh:"), std::string::npos) << e;
 }
@@ -170,7 +183,8 @@ TEST_P(Emulation, ReportsLanesOutsideTheMask) {
 #if !defined(__SANITIZE_ADDRESS__)  // which stops at the write itself
 TEST_P(Emulation, ReportsSharedMemoryOverrun) {
   std::vector<int> x(32);
-  const std::string e = error_of([&] { launch<kernels::shared_overrun_kernel>(call_, {1, 32, 31 * sizeof(int)}, x.data()); });
+  const std::string e =
+      error_of([&] { launch<kernels::shared_overrun_kernel>(call_, {1, 32, 31 * sizeof(int)}, x.data()); });
   EXPECT_NE(e.find("wrote past its 124 bytes of dynamic shared memory"), std::string::npos) << e;
   launch<kernels::shared_overrun_kernel>(call_, {1, 32, 32 * sizeof(int)}, x.data());
 }
@@ -191,7 +205,9 @@ TEST(EmulationLaunch, RefusesWhatNoGpuTakes) {
     EXPECT_NE(e.find(why), std::string::npos) << e;
     EXPECT_EQ(cudaGetLastError(), cudaSuccess);  // nothing is left standing
   };
-  refused({1, 1025}, "writes_past_end_kernel with grid 1x1x1, block 1025x1x1 and 0 bytes of shared memory: cudaErrorInvalidConfiguration");
+  refused({1, 1025},
+          "writes_past_end_kernel with grid 1x1x1, block 1025x1x1 and 0 bytes of shared memory: "
+          "cudaErrorInvalidConfiguration");
   refused({1, dim3(1, 1, 65)}, "cudaErrorInvalidConfiguration");
   refused({1, dim3(32, 33)}, "cudaErrorInvalidConfiguration");
   refused({dim3(1, 65536), 1}, "cudaErrorInvalidConfiguration");
@@ -206,7 +222,8 @@ TEST(EmulationLaunch, RefusesWhatNoGpuTakes) {
 TEST(EmulationLaunch, NeverLaunchesAnEmptyGrid) {
   int x = 5;
   take_launches();
-  for (const Grid& grid : {Grid{0, 32}, Grid{dim3(1, 0), 32}, Grid{dim3(1, 1, 0), 32}, Grid{1, 0}, opbridge::grid_for(0), opbridge::grid_for(-1)}) {
+  for (const Grid& grid : {Grid{0, 32}, Grid{dim3(1, 0), 32}, Grid{dim3(1, 1, 0), 32}, Grid{1, 0},
+                           opbridge::grid_for(0), opbridge::grid_for(-1)}) {
     launch<kernels::writes_past_end_kernel>(Call(), grid, &x, 0);
   }
   EXPECT_EQ(take_launches().size(), 0u);

@@ -1,6 +1,6 @@
-// gpu_check LIBRARY [PART]...: CUDA kernels against the CPU's on this machine's GPU (or, as gpu_check_emulated, on the
-// emulated one). Prints a line for each check: status, name and detail, separated by tabs. Ends with 0 when none failed,
-// with 3 when there is no GPU. Driven by scripts/gpu_check.sh.
+// gpu_check LIBRARY [PART]...: CUDA kernels against the CPU's on this machine's GPU (or, as
+// gpu_check_emulated, on the emulated one). Prints a line for each check: status, name and detail, separated
+// by tabs. Ends with 0 when none failed, with 3 when there is no GPU. Driven by scripts/gpu_check.sh.
 #include <cstdio>
 #include <functional>
 #include <map>
@@ -43,19 +43,26 @@ void check(const std::string& name, const std::function<std::string()>& f) {
 
 void expect_equal(const Tensor& expected, const Tensor& got, const std::string& what) {
   if (expected.bytes == got.bytes) return;
-  const size_t at = static_cast<size_t>(std::mismatch(expected.bytes.begin(), expected.bytes.end(), got.bytes.begin()).first - expected.bytes.begin());
-  throw host::Error(host::ErrorKind::kInternal, what + ": element " + std::to_string(at / opbridge::dtype_size(expected.dtype)) + " of " +
-                                                    std::to_string(expected.count()) + " differs from the CPU's");
+  const size_t at = static_cast<size_t>(
+      std::mismatch(expected.bytes.begin(), expected.bytes.end(), got.bytes.begin()).first -
+      expected.bytes.begin());
+  throw host::Error(host::ErrorKind::kInternal,
+                    what + ": element " + std::to_string(at / opbridge::dtype_size(expected.dtype)) + " of " +
+                        std::to_string(expected.count()) + " differs from the CPU's");
 }
 
 // Both operators on one set of values.
-int compare(const Library& library, const Stream& stream, opbridge::DType dtype, int64_t n, const my_clip_cases::Bounds& bounds, size_t offset) {
+int compare(const Library& library, const Stream& stream, opbridge::DType dtype, int64_t n,
+            const my_clip_cases::Bounds& bounds, size_t offset) {
   const unsigned seed = static_cast<unsigned>(n);
-  const std::string what = std::to_string(n) + " elements, bounds " + bounds.name + ", offset " + std::to_string(offset);
+  const std::string what =
+      std::to_string(n) + " elements, bounds " + bounds.name + ", offset " + std::to_string(offset);
   const Node clip(library, "my_clip"), grad(library, "my_clip_grad");
-  const Inputs forward = my_clip_cases::clip(dtype, n, bounds, seed), backward = my_clip_cases::clip_grad(dtype, n, bounds, seed);
+  const Inputs forward = my_clip_cases::clip(dtype, n, bounds, seed),
+               backward = my_clip_cases::clip_grad(dtype, n, bounds, seed);
   expect_equal(clip.run_on_cpu(forward)[0], CudaCall(clip, forward, 1, offset).run(stream)[0], what);
-  expect_equal(grad.run_on_cpu(backward)[0], CudaCall(grad, backward, 1, offset).run(stream)[0], "gradient, " + what);
+  expect_equal(grad.run_on_cpu(backward)[0], CudaCall(grad, backward, 1, offset).run(stream)[0],
+               "gradient, " + what);
   return 2;
 }
 
@@ -66,7 +73,8 @@ void parity(const Library& library, const std::vector<int64_t>& sizes) {
       int calls = 0;
       for (const int64_t n : sizes) {
         for (const auto& bounds : my_clip_cases::all_bounds()) {
-          for (const size_t offset : {size_t{0}, opbridge::dtype_size(dtype)}) calls += compare(library, stream, dtype, n, bounds, offset);
+          for (const size_t offset : {size_t{0}, opbridge::dtype_size(dtype)})
+            calls += compare(library, stream, dtype, n, bounds, offset);
         }
       }
       return std::to_string(calls) + " calls, bit for bit, sentinels whole";
@@ -78,14 +86,19 @@ void parity(const Library& library, const std::vector<int64_t>& sizes) {
 void large(const Library& library) {
   const char* name = "my_clip equals the CPU, 70 million f32";
   if (kEmulated) return report("skipped", name, "takes minutes in emulation");
-  check(name, [&] { return std::to_string(compare(library, Stream(), opbridge::DType::f32, 70000003, my_clip_cases::all_bounds()[3], 0)) + " calls"; });
+  check(name, [&] {
+    return std::to_string(compare(library, Stream(), opbridge::DType::f32, 70000003,
+                                  my_clip_cases::all_bounds()[3], 0)) +
+           " calls";
+  });
 }
 
 void repeats(const Library& library) {
   check("my_clip 200 times on a non-blocking stream", [&] {
     const Stream stream;
     const Node clip(library, "my_clip");
-    const Inputs inputs = my_clip_cases::clip(opbridge::DType::f32, kEmulated ? 10007 : 1000003, my_clip_cases::all_bounds()[3], 1);
+    const Inputs inputs = my_clip_cases::clip(opbridge::DType::f32, kEmulated ? 10007 : 1000003,
+                                              my_clip_cases::all_bounds()[3], 1);
     const Tensor expected = clip.run_on_cpu(inputs)[0];
     CudaCall call(clip, inputs);
     for (int i = 0; i < 200; ++i) {
@@ -116,7 +129,8 @@ void graph(const Library& library) {
       call.set_input(0, *changed[0]);
       check_cuda(cudaGraphLaunch(executable, stream));
       stream.synchronize();
-      expect_equal(clip.run_on_cpu({changed[0], my_clip_cases::bound(opbridge::DType::f32, bounds.min, 1), my_clip_cases::bound(opbridge::DType::f32, bounds.max, 2)})[0],
+      expect_equal(clip.run_on_cpu({changed[0], my_clip_cases::bound(opbridge::DType::f32, bounds.min, 1),
+                                    my_clip_cases::bound(opbridge::DType::f32, bounds.max, 2)})[0],
                    call.read()[0], "replay " + std::to_string(seed - 1));
     }
     check_cuda(cudaGraphExecDestroy(executable));
@@ -129,7 +143,8 @@ void graph(const Library& library) {
 
 int main(int argc, char** argv) try {
   const std::map<std::string, std::function<void(const Library&)>> parts = {
-      {"parity", [](const Library& l) { parity(l, {0, 1, 31, 32, 33, 255, 256, 257, kEmulated ? 1025 : 100003}); }},
+      {"parity",
+       [](const Library& l) { parity(l, {0, 1, 31, 32, 33, 255, 256, 257, kEmulated ? 1025 : 100003}); }},
       {"small", [](const Library& l) { parity(l, {1, 33, 257}); }},  // for compute-sanitizer
       {"large", large},
       {"repeats", repeats},

@@ -1,5 +1,5 @@
-// A small host of the C interface: runs an operator of a library on the CPU and on CUDA, with sentinels around every
-// buffer on the device. On a real GPU or on the emulated one.
+// A small host of the C interface: runs an operator of a library on the CPU and on CUDA, with sentinels
+// around every buffer on the device. On a real GPU or on the emulated one.
 #pragma once
 
 #include <dlfcn.h>
@@ -31,7 +31,8 @@ using opbridge::ErrorKind;
 inline void check_cuda(cudaError_t error) {
   if (error == cudaSuccess) return;
   cudaGetLastError();
-  throw Error(ErrorKind::kDevice, std::string(cudaGetErrorString(error)) + " (" + cudaGetErrorName(error) + ")");
+  throw Error(ErrorKind::kDevice,
+              std::string(cudaGetErrorString(error)) + " (" + cudaGetErrorName(error) + ")");
 }
 
 /// A tensor in host memory.
@@ -40,7 +41,8 @@ struct Tensor {
   std::vector<int64_t> shape;
   std::vector<unsigned char> bytes;
 
-  Tensor(DType dtype_, std::vector<int64_t> shape_) : dtype(dtype_), shape(std::move(shape_)), bytes(count() * opbridge::dtype_size(dtype)) {}
+  Tensor(DType dtype_, std::vector<int64_t> shape_)
+      : dtype(dtype_), shape(std::move(shape_)), bytes(count() * opbridge::dtype_size(dtype)) {}
   size_t count() const {
     size_t n = 1;
     for (const int64_t d : shape) n *= static_cast<size_t>(d);
@@ -56,10 +58,19 @@ struct Tensor {
 using Inputs = std::vector<std::optional<Tensor>>;
 
 /// A tensor as the C interface takes it; the shape must outlive it.
-inline OpbridgeTensor view(void* data, int device_type, int device_id, DType dtype, std::vector<int64_t>& shape) {
+inline OpbridgeTensor view(void* data, int device_type, int device_id, DType dtype,
+                           std::vector<int64_t>& shape) {
   static constexpr uint8_t kCodes[] = {2, 4, 2, 2, 0, 0, 0, 0, 1, 1, 1, 1, 6};
-  return {data, device_type, device_id, static_cast<int32_t>(shape.size()), kCodes[static_cast<int>(dtype)],
-          static_cast<uint8_t>(8 * opbridge::dtype_size(dtype)), 1, shape.data(), nullptr, 0};
+  return {data,
+          device_type,
+          device_id,
+          static_cast<int32_t>(shape.size()),
+          kCodes[static_cast<int>(dtype)],
+          static_cast<uint8_t>(8 * opbridge::dtype_size(dtype)),
+          1,
+          shape.data(),
+          nullptr,
+          0};
 }
 
 /// A library of operators.
@@ -84,7 +95,8 @@ class Library {
 /// An operator of a library.
 class Node {
  public:
-  Node(const Library& library, const char* op, const std::vector<OpbridgeAttribute>& attributes = {}) : library_(library) {
+  Node(const Library& library, const char* op, const std::vector<OpbridgeAttribute>& attributes = {})
+      : library_(library) {
     OpbridgeNode* node = nullptr;
     call(library_->create_node, op, nullptr, attributes.data(), attributes.size(), &node);
     node_ = {node, library_->destroy_node};
@@ -96,7 +108,8 @@ class Node {
     std::vector<OpbridgeTensorSpec> specs(outputs);
     call(library_->infer, node_.get(), in.pointers.data(), in.pointers.size(), specs.data(), specs.size());
     std::vector<Tensor> result;
-    for (const OpbridgeTensorSpec& s : specs) result.emplace_back(dtype(s), std::vector<int64_t>(s.shape, s.shape + s.ndim));
+    for (const OpbridgeTensorSpec& s : specs)
+      result.emplace_back(dtype(s), std::vector<int64_t>(s.shape, s.shape + s.ndim));
     return result;
   }
 
@@ -115,8 +128,8 @@ class Node {
 
   size_t cuda_workspace_bytes(Inputs& inputs) const { return workspace_bytes(Views(inputs), 2); }
 
-  void compute(const std::vector<const OpbridgeTensor*>& inputs, const std::vector<const OpbridgeTensor*>& outputs,
-               const OpbridgeHost& h) const {
+  void compute(const std::vector<const OpbridgeTensor*>& inputs,
+               const std::vector<const OpbridgeTensor*>& outputs, const OpbridgeHost& h) const {
     call(library_->compute, node_.get(), inputs.data(), inputs.size(), outputs.data(), outputs.size(), &h);
   }
 
@@ -129,7 +142,8 @@ class Node {
       for (auto& t : tensors) add(&t);
     }
     void add(Tensor* t) {
-      if (t != nullptr) tensors_.push_back(std::make_unique<OpbridgeTensor>(view(t->bytes.data(), 1, 0, t->dtype, t->shape)));
+      if (t != nullptr)
+        tensors_.push_back(std::make_unique<OpbridgeTensor>(view(t->bytes.data(), 1, 0, t->dtype, t->shape)));
       pointers.push_back(t == nullptr ? nullptr : tensors_.back().get());
     }
     std::vector<const OpbridgeTensor*> pointers;
@@ -149,7 +163,8 @@ class Node {
 
   size_t workspace_bytes(const Views& inputs, int device) const {
     size_t bytes = 0;
-    call(library_->workspace_bytes, node_.get(), inputs.pointers.data(), inputs.pointers.size(), device, &bytes);
+    call(library_->workspace_bytes, node_.get(), inputs.pointers.data(), inputs.pointers.size(), device,
+         &bytes);
     return bytes;
   }
 
@@ -167,7 +182,8 @@ class Node {
 /// Device memory, `offset` bytes behind an address aligned to 256, between sentinels.
 class DeviceBuffer {
  public:
-  DeviceBuffer(size_t bytes, size_t offset) : bytes_(bytes), begin_(kGuard + offset), all_(begin_ + bytes + kGuard, kSentinel) {
+  DeviceBuffer(size_t bytes, size_t offset)
+      : bytes_(bytes), begin_(kGuard + offset), all_(begin_ + bytes + kGuard, kSentinel) {
     check_cuda(cudaMalloc(&memory_, all_.size()));
     check_cuda(cudaMemcpy(memory_, all_.data(), all_.size(), cudaMemcpyHostToDevice));
   }
@@ -184,7 +200,8 @@ class DeviceBuffer {
       if (i >= begin_ && i < begin_ + bytes_) continue;
       if (all_[i] != kSentinel) {
         const long where = static_cast<long>(i) - static_cast<long>(begin_);
-        throw Error(ErrorKind::kInternal, "the kernel wrote byte " + std::to_string(where) + " of " + name + ", which has " + std::to_string(bytes_));
+        throw Error(ErrorKind::kInternal, "the kernel wrote byte " + std::to_string(where) + " of " + name +
+                                              ", which has " + std::to_string(bytes_));
       }
     }
     std::copy_n(all_.data() + begin_, bytes_, static_cast<unsigned char*>(to));
@@ -211,7 +228,8 @@ class Stream {
   cudaStream_t stream_ = nullptr;
 };
 
-/// A call with its tensors on the device. Outputs start as sentinels, so that an element left unwritten shows.
+/// A call with its tensors on the device. Outputs start as sentinels, so that an element left unwritten
+/// shows.
 class CudaCall {
  public:
   CudaCall(const Node& node, Inputs inputs, size_t outputs = 1, size_t offset = 0, int device = 0)
@@ -245,9 +263,11 @@ class CudaCall {
       if (!inputs_[i]) continue;
       std::vector<unsigned char> now(inputs_[i]->bytes.size());
       in_.buffers[i]->read(now.data(), "input " + std::to_string(i));
-      if (now != inputs_[i]->bytes) throw Error(ErrorKind::kInternal, "the kernel changed input " + std::to_string(i));
+      if (now != inputs_[i]->bytes)
+        throw Error(ErrorKind::kInternal, "the kernel changed input " + std::to_string(i));
     }
-    for (size_t i = 0; i < outputs_.size(); ++i) out_.buffers[i]->read(outputs_[i].bytes.data(), "output " + std::to_string(i));
+    for (size_t i = 0; i < outputs_.size(); ++i)
+      out_.buffers[i]->read(outputs_[i].bytes.data(), "output " + std::to_string(i));
     if (workspace_) {
       std::vector<unsigned char> ignored(workspace_bytes_);
       workspace_->read(ignored.data(), "the workspace");
@@ -274,7 +294,8 @@ class CudaCall {
       return;
     }
     side.buffers.push_back(std::make_unique<DeviceBuffer>(t->bytes.size(), offset));
-    side.tensors.push_back(std::make_unique<OpbridgeTensor>(view(side.buffers.back()->data(), 2, device, t->dtype, t->shape)));
+    side.tensors.push_back(
+        std::make_unique<OpbridgeTensor>(view(side.buffers.back()->data(), 2, device, t->dtype, t->shape)));
     side.pointers.push_back(side.tensors.back().get());
   }
 

@@ -44,7 +44,8 @@ __global__ void __launch_bounds__(128) softmax_kernel(const float* x, float* y, 
     row[c] = x[c];
     largest = fmaxf(largest, row[c]);
   }
-  for (int offset = 16; offset > 0; offset /= 2) largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, offset));
+  for (int offset = 16; offset > 0; offset /= 2)
+    largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, offset));
   if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = largest;
   __syncthreads();
   largest = fmaxf(fmaxf(of_warp[0], of_warp[1]), fmaxf(of_warp[2], of_warp[3]));
@@ -115,7 +116,8 @@ __global__ void counting_kernel(int* out) {
   out[threadIdx.x] = count * 4 + (any ? 2 : 0) + (all ? 1 : 0);
 }
 
-// ------------------------------------------------------------------------------------------------------------- broken
+// -------------------------------------------------------------------------------------------------------------
+// broken
 
 __global__ void early_exit_kernel(int* x) {
   if (threadIdx.x == 3) return;

@@ -20,10 +20,12 @@ struct Bounds {
 };
 
 inline const std::vector<Bounds>& all_bounds() {
-  constexpr double inf = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
-  static const std::vector<Bounds> bounds = {{"none", {}, {}},     {"min", -2.5, {}},       {"max", {}, 3},
-                                             {"both", -3, 2.5},    {"crossed", 4, -4},      {"nan min", nan, 1},
-                                             {"nan max", -1, nan}, {"infinite", -inf, inf}, {"equal", 1, 1}};
+  constexpr double inf = std::numeric_limits<double>::infinity(),
+                   nan = std::numeric_limits<double>::quiet_NaN();
+  static const std::vector<Bounds> bounds = {
+      {"none", {}, {}},     {"min", -2.5, {}},       {"max", {}, 3},
+      {"both", -3, 2.5},    {"crossed", 4, -4},      {"nan min", nan, 1},
+      {"nan max", -1, nan}, {"infinite", -inf, inf}, {"equal", 1, 1}};
   return bounds;
 }
 
@@ -31,12 +33,24 @@ constexpr DType kDTypes[] = {DType::f16, DType::bf16, DType::f32, DType::f64, DT
 
 inline void store(Tensor& t, size_t i, double v) {
   switch (t.dtype) {
-    case DType::f16: t.as<opbridge::f16>()[i] = opbridge::f16(static_cast<float>(v)); break;
-    case DType::bf16: t.as<opbridge::bf16>()[i] = opbridge::bf16(static_cast<float>(v)); break;
-    case DType::f32: t.as<float>()[i] = static_cast<float>(v); break;
-    case DType::f64: t.as<double>()[i] = v; break;
-    case DType::i32: t.as<int32_t>()[i] = static_cast<int32_t>(v); break;
-    default: t.as<int64_t>()[i] = static_cast<int64_t>(v); break;
+    case DType::f16:
+      t.as<opbridge::f16>()[i] = opbridge::f16(static_cast<float>(v));
+      break;
+    case DType::bf16:
+      t.as<opbridge::bf16>()[i] = opbridge::bf16(static_cast<float>(v));
+      break;
+    case DType::f32:
+      t.as<float>()[i] = static_cast<float>(v);
+      break;
+    case DType::f64:
+      t.as<double>()[i] = v;
+      break;
+    case DType::i32:
+      t.as<int32_t>()[i] = static_cast<int32_t>(v);
+      break;
+    default:
+      t.as<int64_t>()[i] = static_cast<int64_t>(v);
+      break;
   }
 }
 
@@ -71,7 +85,8 @@ inline Inputs clip(DType dtype, int64_t n, const Bounds& b, unsigned seed) {
 }
 
 inline Inputs clip_grad(DType dtype, int64_t n, const Bounds& b, unsigned seed) {
-  return {values(dtype, n, seed + 7), values(dtype, n, seed), bound(dtype, b.min, seed), bound(dtype, b.max, seed + 1)};
+  return {values(dtype, n, seed + 7), values(dtype, n, seed), bound(dtype, b.min, seed),
+          bound(dtype, b.max, seed + 1)};
 }
 
 }  // namespace my_clip_cases

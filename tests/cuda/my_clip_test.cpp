@@ -1,4 +1,5 @@
-// my_clip's CUDA kernels, emulated: equal to the CPU's bit for bit, within their buffers, launched as they should be.
+// my_clip's CUDA kernels, emulated: equal to the CPU's bit for bit, within their buffers, launched as they
+// should be.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -22,7 +23,8 @@ class MyClipCuda : public testing::Test {
   ~MyClipCuda() override { settings() = saved_; }
 
   void expect_equal(const Node& node, const Inputs& inputs, size_t offset, const std::string& what) {
-    const std::vector<Tensor> cpu = node.run_on_cpu(inputs), cuda = CudaCall(node, inputs, 1, offset).run(stream_);
+    const std::vector<Tensor> cpu = node.run_on_cpu(inputs),
+                              cuda = CudaCall(node, inputs, 1, offset).run(stream_);
     ASSERT_EQ(cpu[0].bytes, cuda[0].bytes) << what;
   }
 
@@ -41,10 +43,12 @@ TEST_F(MyClipCuda, EqualsTheCpu) {
         for (const auto& bounds : my_clip_cases::all_bounds()) {
           // Behind an aligned address by one element: no wide loads.
           for (const size_t offset : {size_t{0}, opbridge::dtype_size(dtype)}) {
-            const std::string what = std::string(opbridge::dtype_name(dtype)) + ", " + std::to_string(n) + " elements, bounds " +
-                                     bounds.name + ", offset " + std::to_string(offset) + ", order " + order;
+            const std::string what = std::string(opbridge::dtype_name(dtype)) + ", " + std::to_string(n) +
+                                     " elements, bounds " + bounds.name + ", offset " +
+                                     std::to_string(offset) + ", order " + order;
             expect_equal(clip_, my_clip_cases::clip(dtype, n, bounds, ++seed), offset, what);
-            expect_equal(grad_, my_clip_cases::clip_grad(dtype, n, bounds, ++seed), offset, "gradient, " + what);
+            expect_equal(grad_, my_clip_cases::clip_grad(dtype, n, bounds, ++seed), offset,
+                         "gradient, " + what);
             if (HasFatalFailure()) return;
           }
         }
@@ -61,10 +65,13 @@ TEST_F(MyClipCuda, EqualsTheCpuOnManyElements) {
   }
 }
 
-// ------------------------------------------------------------------------------------------------------------ launches
+// ------------------------------------------------------------------------------------------------------------
+// launches
 
-// What a call on n elements at `address` would launch. The address is nobody's: reading it on the host would crash.
-std::vector<opbridge::emulation::LaunchRecord> dry_run(const Node& node, opbridge::DType dtype, int64_t n, uintptr_t address) {
+// What a call on n elements at `address` would launch. The address is nobody's: reading it on the host would
+// crash.
+std::vector<opbridge::emulation::LaunchRecord> dry_run(const Node& node, opbridge::DType dtype, int64_t n,
+                                                       uintptr_t address) {
   settings().dry_run = true;
   std::vector<int64_t> shape = {n}, scalar;
   void* const p = reinterpret_cast<void*>(address);
@@ -79,8 +86,10 @@ std::vector<opbridge::emulation::LaunchRecord> dry_run(const Node& node, opbridg
 TEST_F(MyClipCuda, LaunchesFitAnySize) {
   for (const auto dtype : kDTypes) {
     const int64_t pack = static_cast<int64_t>(16 / opbridge::dtype_size(dtype));
-    for (const int64_t n : {int64_t{1}, int64_t{256}, int64_t{1000003}, int64_t{5000000}, int64_t{1} << 31, int64_t{5000000000}}) {
-      for (const uintptr_t address : {uintptr_t{1} << 40, (uintptr_t{1} << 40) + opbridge::dtype_size(dtype)}) {
+    for (const int64_t n : {int64_t{1}, int64_t{256}, int64_t{1000003}, int64_t{5000000}, int64_t{1} << 31,
+                            int64_t{5000000000}}) {
+      for (const uintptr_t address :
+           {uintptr_t{1} << 40, (uintptr_t{1} << 40) + opbridge::dtype_size(dtype)}) {
         const auto launches = dry_run(clip_, dtype, n, address);
         ASSERT_EQ(launches.size(), 1u);
         const auto& l = launches[0];
@@ -96,7 +105,8 @@ TEST_F(MyClipCuda, LaunchesFitAnySize) {
 }
 
 TEST_F(MyClipCuda, RunsOnTheCallersStreamAndDevice) {
-  CudaCall call(clip_, my_clip_cases::clip(opbridge::DType::f32, 100, my_clip_cases::all_bounds()[3], 1), 1, 0, 1);
+  CudaCall call(clip_, my_clip_cases::clip(opbridge::DType::f32, 100, my_clip_cases::all_bounds()[3], 1), 1,
+                0, 1);
   take_launches();
   call.enqueue(stream_);
   const auto launches = take_launches();
@@ -108,7 +118,8 @@ TEST_F(MyClipCuda, RunsOnTheCallersStreamAndDevice) {
   EXPECT_EQ(device, 0);  // as before the call
 }
 
-// -------------------------------------------------------------------------------------------------------------- errors
+// --------------------------------------------------------------------------------------------------------------
+// errors
 
 std::string error_of(const CudaCall& call, cudaStream_t stream) {
   try {
@@ -121,7 +132,8 @@ std::string error_of(const CudaCall& call, cudaStream_t stream) {
 }
 
 TEST_F(MyClipCuda, NamesWhatIsWrongWithTheMachine) {
-  const CudaCall call(clip_, my_clip_cases::clip(opbridge::DType::f32, 100, my_clip_cases::all_bounds()[3], 1));
+  const CudaCall call(clip_,
+                      my_clip_cases::clip(opbridge::DType::f32, 100, my_clip_cases::all_bounds()[3], 1));
   const auto error = [&](cudaError_t e) {
     settings().fail_with = e;
     const std::string what = error_of(call, stream_);
@@ -130,44 +142,58 @@ TEST_F(MyClipCuda, NamesWhatIsWrongWithTheMachine) {
     return what;
   };
   settings().driver_version = 12040;
-  EXPECT_EQ(error(cudaErrorInsufficientDriver).find("my_namespace::my_clip: CUDA 13.0 needs driver 580 or newer, found "), 0u);
-  EXPECT_NE(error(cudaErrorInsufficientDriver).find(" for CUDA 12.4 (cudaErrorInsufficientDriver)"), std::string::npos);
+  EXPECT_EQ(error(cudaErrorInsufficientDriver)
+                .find("my_namespace::my_clip: CUDA 13.0 needs driver 580 or newer, found "),
+            0u);
+  EXPECT_NE(error(cudaErrorInsufficientDriver).find(" for CUDA 12.4 (cudaErrorInsufficientDriver)"),
+            std::string::npos);
   settings().driver_version = 0;
-  EXPECT_EQ(error(cudaErrorInsufficientDriver),
-            "my_namespace::my_clip: CUDA 13.0 needs driver 580 or newer, found none (cudaErrorInsufficientDriver)");
+  EXPECT_EQ(
+      error(cudaErrorInsufficientDriver),
+      "my_namespace::my_clip: CUDA 13.0 needs driver 580 or newer, found none (cudaErrorInsufficientDriver)");
   settings().toolkit_version = 11080;
-  EXPECT_NE(error(cudaErrorInsufficientDriver).find("CUDA 11.8 needs driver 450 or newer, found none"), std::string::npos);
+  EXPECT_NE(error(cudaErrorInsufficientDriver).find("CUDA 11.8 needs driver 450 or newer, found none"),
+            std::string::npos);
   EXPECT_EQ(error(cudaErrorNoDevice),
-            "my_namespace::my_clip: this machine shows no CUDA device (CUDA_VISIBLE_DEVICES may hide it) (cudaErrorNoDevice)");
+            "my_namespace::my_clip: this machine shows no CUDA device (CUDA_VISIBLE_DEVICES may hide it) "
+            "(cudaErrorNoDevice)");
 }
 
 TEST_F(MyClipCuda, NamesTheArchitectures) {
   settings().architecture = 61;
-  const CudaCall call(clip_, my_clip_cases::clip(opbridge::DType::f32, 100, my_clip_cases::all_bounds()[3], 1));
+  const CudaCall call(clip_,
+                      my_clip_cases::clip(opbridge::DType::f32, 100, my_clip_cases::all_bounds()[3], 1));
   // Found by the launch itself: the guard has no reason to fail.
   settings().launch_fails_with = cudaErrorNoKernelImageForDevice;
   EXPECT_EQ(error_of(call, stream_),
-            "my_namespace::my_clip: clip_kernel<float, 4> with grid 1x1x1, block 256x1x1 and 0 bytes of shared memory: the library "
-            "was built for the GPU architectures 75, 80, but device 0 is 61: rebuild it with -DOPBRIDGE_CUDA_ARCHITECTURES=61 "
+            "my_namespace::my_clip: clip_kernel<float, 4> with grid 1x1x1, block 256x1x1 and 0 bytes of "
+            "shared memory: the library "
+            "was built for the GPU architectures 75, 80, but device 0 is 61: rebuild it with "
+            "-DOPBRIDGE_CUDA_ARCHITECTURES=61 "
             "(cudaErrorNoKernelImageForDevice)");
 }
 
 TEST_F(MyClipCuda, RefusesADeviceThatIsNotThere) {
-  const CudaCall call(clip_, my_clip_cases::clip(opbridge::DType::f32, 100, my_clip_cases::all_bounds()[3], 1), 1, 0, 7);
-  EXPECT_EQ(error_of(call, stream_), "my_namespace::my_clip: cudaErrorInvalidDevice (cudaErrorInvalidDevice)");
+  const CudaCall call(
+      clip_, my_clip_cases::clip(opbridge::DType::f32, 100, my_clip_cases::all_bounds()[3], 1), 1, 0, 7);
+  EXPECT_EQ(error_of(call, stream_),
+            "my_namespace::my_clip: cudaErrorInvalidDevice (cudaErrorInvalidDevice)");
 }
 
 TEST_F(MyClipCuda, TensorsOfOneCallLieOnOneDevice) {
   std::vector<int64_t> shape = {4};
   float data[4] = {};
-  const OpbridgeTensor x = host::view(data, 2, 0, opbridge::DType::f32, shape), y = host::view(data, 2, 1, opbridge::DType::f32, shape);
+  const OpbridgeTensor x = host::view(data, 2, 0, opbridge::DType::f32, shape),
+                       y = host::view(data, 2, 1, opbridge::DType::f32, shape);
   OpbridgeHost h{};
   h.size = sizeof h;
   try {
     clip_.compute({&x, nullptr, nullptr}, {&y}, h);
     FAIL() << "no error";
   } catch (const opbridge::Error& e) {
-    EXPECT_STREQ(e.what(), "my_namespace::my_clip: output 'y' lies on CUDA device 1, expected CUDA device 0 like the inputs");
+    EXPECT_STREQ(
+        e.what(),
+        "my_namespace::my_clip: output 'y' lies on CUDA device 1, expected CUDA device 0 like the inputs");
   }
 }
 
@@ -182,7 +208,9 @@ TEST(MyClipCudaLibrary, SaysThatThereIsNoDriver) {
   }
   const Library library(OPBRIDGE_TEST_LIBRARY);
   const Node clip(library, "my_clip");
-  EXPECT_EQ(clip.run_on_cpu(my_clip_cases::clip(opbridge::DType::f32, 100, my_clip_cases::all_bounds()[3], 1)).size(), 1u);
+  EXPECT_EQ(clip.run_on_cpu(my_clip_cases::clip(opbridge::DType::f32, 100, my_clip_cases::all_bounds()[3], 1))
+                .size(),
+            1u);
   std::vector<int64_t> shape = {4};
   float data[4] = {};
   const OpbridgeTensor x = host::view(data, 2, 0, opbridge::DType::f32, shape);
@@ -198,7 +226,8 @@ TEST(MyClipCudaLibrary, SaysThatThereIsNoDriver) {
   }
 }
 
-// ------------------------------------------------------------------------------------------------------ the checks here
+// ------------------------------------------------------------------------------------------------------ the
+// checks here
 
 TEST(CudaSentinels, FindAWritePastTheEnd) {
   host::DeviceBuffer buffer(10, 4);

@@ -40,7 +40,8 @@ constexpr uint64_t kCanary = 0x5afe57ac5afe57acu;
 constexpr size_t kMaxSharedBytes = 227 << 10;
 constexpr unsigned kWarp = 32;
 
-// ------------------------------------------------------------------------------------------------------------- words
+// -------------------------------------------------------------------------------------------------------------
+// words
 
 // A fault of the kernel that runs, found by one of its threads.
 struct Fault {
@@ -58,7 +59,8 @@ std::string place(const Site& s) {
 
 bool same(const Site& a, const Site& b) { return a.line == b.line && std::strcmp(a.file, b.file) == 0; }
 
-// ------------------------------------------------------------------------------------------------- threads of a block
+// ------------------------------------------------------------------------------------------------- threads
+// of a block
 
 enum class State : uint8_t { kRunnable, kAtBlockBarrier, kAtWarpBarrier, kReturned };
 
@@ -101,12 +103,14 @@ thread_local Stacks stacks;
 // Runs blocks of one launch, one after another.
 class Worker {
  public:
-  Worker(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& thread, const std::string& order)
+  Worker(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& thread,
+         const std::string& order)
       : grid_(grid), thread_(thread), reverse_(order == "reverse"), shared_bytes_(shared_bytes) {
     const unsigned n = block.x * block.y * block.z;
     if (order.rfind("shuffled", 0) == 0) {
       shuffled_ = true;
-      random_.seed(order.size() > 9 ? static_cast<unsigned>(std::strtoul(order.c_str() + 9, nullptr, 10)) : 1);
+      random_.seed(order.size() > 9 ? static_cast<unsigned>(std::strtoul(order.c_str() + 9, nullptr, 10))
+                                    : 1);
     }
     fibres_.resize(n);
     turn_.resize(n);
@@ -148,7 +152,8 @@ class Worker {
     }
     for (size_t i = 0; i < kSharedTail; ++i) {
       if (shared_[shared_bytes_ + i] != static_cast<char>(0xcd)) {
-        throw Fault{"block " + extent(block_) + " wrote past its " + std::to_string(shared_bytes_) + " bytes of dynamic shared memory"};
+        throw Fault{"block " + extent(block_) + " wrote past its " + std::to_string(shared_bytes_) +
+                    " bytes of dynamic shared memory"};
       }
     }
     indices = nullptr;
@@ -158,7 +163,8 @@ class Worker {
 
   BarrierResult block_barrier(Fibre& f, int predicate, Site site) {
     if (waiting_ > 0 && !same(site, barrier_site_)) {
-      fail(f, "reached the barrier at " + place(site) + " while others wait at " + place(barrier_site_) + " (divergent barrier)");
+      fail(f, "reached the barrier at " + place(site) + " while others wait at " + place(barrier_site_) +
+                  " (divergent barrier)");
     }
     if (waiting_ == 0) {
       barrier_site_ = site;
@@ -181,7 +187,8 @@ class Worker {
 
   WarpResult warp_barrier(Fibre& f, unsigned mask, uint64_t value, int source, Site site) {
     if ((mask >> (f.number % kWarp) & 1) == 0) {
-      fail(f, "calls a warp function at " + place(site) + " with a mask that its lane " + std::to_string(f.number % kWarp) + " is not in");
+      fail(f, "calls a warp function at " + place(site) + " with a mask that its lane " +
+                  std::to_string(f.number % kWarp) + " is not in");
     }
     f.state = State::kAtWarpBarrier;
     f.site = site;
@@ -209,7 +216,8 @@ class Worker {
     throw Fault{"thread " + extent(f.thread) + " of block " + extent(f.block) + " " + what};
   }
 
-  // Lets the lanes that wait together with `f` go on once all of them are there; lanes that returned are not waited for.
+  // Lets the lanes that wait together with `f` go on once all of them are there; lanes that returned are not
+  // waited for.
   void complete_warp(const Fibre& f) {
     Fibre* const warp = &fibres_[f.number / kWarp * kWarp];
     unsigned there = 0, ballot = 0;
@@ -217,7 +225,8 @@ class Worker {
       if ((f.mask >> l & 1) == 0 || warp[l].state == State::kReturned) continue;
       if (warp[l].state != State::kAtWarpBarrier || warp[l].mask != f.mask) return;
       if (!same(warp[l].site, f.site)) {
-        fail(f, "is at the warp function at " + place(f.site) + " while another lane of its mask is at " + place(warp[l].site));
+        fail(f, "is at the warp function at " + place(f.site) + " while another lane of its mask is at " +
+                    place(warp[l].site));
       }
       there |= 1u << l;
       if (warp[l].value != 0) ballot |= 1u << l;
@@ -244,8 +253,11 @@ class Worker {
       if (f.state == State::kAtBlockBarrier) ++at_block;
       if (f.state == State::kAtWarpBarrier) ++at_warp, warp_site = f.site;
     }
-    const auto threads = [](size_t n) { return std::to_string(n) + (n == 1 ? " thread waits" : " threads wait"); };
-    std::string text = "deadlock in block " + extent(block_) + " of " + std::to_string(fibres_.size()) + " threads: ";
+    const auto threads = [](size_t n) {
+      return std::to_string(n) + (n == 1 ? " thread waits" : " threads wait");
+    };
+    std::string text =
+        "deadlock in block " + extent(block_) + " of " + std::to_string(fibres_.size()) + " threads: ";
     if (at_block > 0) text += threads(at_block) + " at the barrier at " + place(barrier_site_) + ", ";
     if (at_warp > 0) text += threads(at_warp) + " at the warp function at " + place(warp_site) + ", ";
     return text + std::to_string(fibres_.size() - alive_) + " returned";
@@ -336,7 +348,8 @@ class Worker {
   size_t own_stack_size_ = 0;
 };
 
-// ------------------------------------------------------------------------------------------------------------ machine
+// ------------------------------------------------------------------------------------------------------------
+// machine
 
 std::mutex mutex;  // for what follows
 std::vector<LaunchRecord> log;
@@ -363,12 +376,14 @@ cudaError_t run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::func
       Worker worker(grid, block, shared_bytes, thread, s.order);
       for (size_t turn = next++; turn < blocks; turn = next++) {
         const size_t b = s.order == "reverse" ? blocks - 1 - turn : turn;
-        worker.run({static_cast<unsigned>(b % grid.x), static_cast<unsigned>(b / grid.x % grid.y), static_cast<unsigned>(b / grid.x / grid.y)});
+        worker.run({static_cast<unsigned>(b % grid.x), static_cast<unsigned>(b / grid.x % grid.y),
+                    static_cast<unsigned>(b / grid.x / grid.y)});
       }
     } catch (const Fault& f) {
       next = blocks;
       indices = nullptr;
-      stacks.drop();  // the threads that were left in their middle still have marks of the address sanitizer there
+      stacks.drop();  // the threads that were left in their middle still have marks of the address sanitizer
+                      // there
       const std::lock_guard<std::mutex> lock(fault_mutex);
       if (fault.empty()) fault = f.what;
     }
@@ -399,12 +414,14 @@ std::vector<LaunchRecord> take_launches() {
   return std::exchange(log, {});
 }
 
-cudaError_t launch(const char* kernel, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream, std::function<void()> thread) {
+cudaError_t launch(const char* kernel, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
+                   std::function<void()> thread) {
   const Settings& s = settings();
   if (s.launch_fails_with != cudaSuccess) return remember(s.launch_fails_with);
-  const bool grid_fits = grid.x > 0 && grid.x <= 0x7fffffffu && grid.y > 0 && grid.y <= 65535 && grid.z > 0 && grid.z <= 65535;
-  const bool block_fits = block.x > 0 && block.x <= 1024 && block.y > 0 && block.y <= 1024 && block.z > 0 && block.z <= 64 &&
-                          block.x * block.y * block.z <= 1024;
+  const bool grid_fits =
+      grid.x > 0 && grid.x <= 0x7fffffffu && grid.y > 0 && grid.y <= 65535 && grid.z > 0 && grid.z <= 65535;
+  const bool block_fits = block.x > 0 && block.x <= 1024 && block.y > 0 && block.y <= 1024 && block.z > 0 &&
+                          block.z <= 64 && block.x * block.y * block.z <= 1024;
   if (!grid_fits || !block_fits) return remember(cudaErrorInvalidConfiguration);
   if (shared_bytes > kMaxSharedBytes) return remember(cudaErrorInvalidValue);
   {
@@ -436,13 +453,16 @@ unsigned lanes_of_warp() { return current().worker->lanes_of_warp(current()); }
 
 }  // namespace opbridge::emulation
 
-// --------------------------------------------------------------------------------------------------- the runtime's API
+// --------------------------------------------------------------------------------------------------- the
+// runtime's API
 
 using namespace opbridge::emulation;
 
 const char* cudaGetErrorName(cudaError_t error) {
   switch (error) {
-#define OPBRIDGE_NAME(e) case e: return #e
+#define OPBRIDGE_NAME(e) \
+  case e:                \
+    return #e
     OPBRIDGE_NAME(cudaSuccess);
     OPBRIDGE_NAME(cudaErrorInvalidValue);
     OPBRIDGE_NAME(cudaErrorMemoryAllocation);
@@ -469,7 +489,9 @@ cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); 
 
 cudaError_t cudaRuntimeGetVersion(int* version) { return *version = settings().toolkit_version, cudaSuccess; }
 cudaError_t cudaDriverGetVersion(int* version) { return *version = settings().driver_version, cudaSuccess; }
-cudaError_t cudaGetDeviceCount(int* count) { return *count = settings().devices, remember(settings().fail_with); }
+cudaError_t cudaGetDeviceCount(int* count) {
+  return *count = settings().devices, remember(settings().fail_with);
+}
 cudaError_t cudaGetDevice(int* device) { return *device = current_device, remember(settings().fail_with); }
 
 cudaError_t cudaSetDevice(int device) {
@@ -513,7 +535,9 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 
 cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
 
-cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) { return stream->capturing = true, cudaSuccess; }
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  return stream->capturing = true, cudaSuccess;
+}
 
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   stream->capturing = false;
@@ -521,7 +545,8 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   return cudaSuccess;
 }
 
-cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* executable, cudaGraph_t graph,
+                                          unsigned long long) {
   return *executable = new CUgraphExec_st{graph->launches}, cudaSuccess;
 }
 

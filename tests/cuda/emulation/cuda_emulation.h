@@ -1,11 +1,13 @@
-// CUDA C++ and CUDA's runtime on the CPU, for tests on machines without a GPU: included by opbridge/cuda.h instead of
-// CUDA's own header when OPBRIDGE_CUDA_EMULATION is defined. One fibre for each CUDA thread, blocks spread over the CPU's threads.
+// CUDA C++ and CUDA's runtime on the CPU, for tests on machines without a GPU: included by opbridge/cuda.h
+// instead of CUDA's own header when OPBRIDGE_CUDA_EMULATION is defined. One fibre for each CUDA thread,
+// blocks spread over the CPU's threads.
 //
-// Found and reported as a failed launch, with file and line: barriers that not all threads of a block reach, deadlocks
-// between barriers, warp functions called by or reading from lanes outside the mask, configurations that no GPU takes.
-// A missing barrier shows as results that depend on Settings::order.
-// Not covered: warps without divergence-aware __activemask, textures, tensor cores, cooperative groups, async copies,
-// inline PTX, __constant__ memory written by the host, timing, the memory model, threads that spin on a variable. Static
+// Found and reported as a failed launch, with file and line: barriers that not all threads of a block reach,
+// deadlocks between barriers, warp functions called by or reading from lanes outside the mask, configurations
+// that no GPU takes. A missing barrier shows as results that depend on Settings::order. Not covered: warps
+// without divergence-aware __activemask, textures, tensor cores, cooperative groups, async copies, inline
+// PTX, __constant__ memory written by the host, timing, the memory model, threads that spin on a variable.
+// Static
 // __shared__ memory keeps the values of the block before, and does not count against the limit.
 #pragma once
 
@@ -19,13 +21,15 @@
 #include <type_traits>
 #include <vector>
 
-// ---------------------------------------------------------------------------------------------------------- language
+// ----------------------------------------------------------------------------------------------------------
+// language
 
 #define __global__
 #define __device__
 #define __host__
 #define __constant__
-#define __shared__ thread_local  // in a function: static, one for each CPU thread, which runs one block at a time
+#define __shared__ \
+  thread_local  // in a function: static, one for each CPU thread, which runs one block at a time
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __align__(n) alignas(n)
@@ -41,7 +45,8 @@ struct dim3 {
 
 constexpr int warpSize = 32;
 
-// --------------------------------------------------------------------------------------------------- the runtime's API
+// --------------------------------------------------------------------------------------------------- the
+// runtime's API
 
 enum cudaError_t {
   cudaSuccess = 0,
@@ -85,19 +90,21 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
-cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long flags);
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* executable, cudaGraph_t graph,
+                                          unsigned long long flags);
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 
 namespace opbridge::emulation {
 
-// ------------------------------------------------------------------------------------------------------ what tests set
+// ------------------------------------------------------------------------------------------------------ what
+// tests set
 
 /// The machine that is pretended to be there, and how it runs threads.
 struct Settings {
-  /// "forward", "reverse" or "shuffled:<seed>": how the threads of a block, between two barriers, and the blocks follow
-  /// each other. At first what OPBRIDGE_EMULATION_ORDER says.
+  /// "forward", "reverse" or "shuffled:<seed>": how the threads of a block, between two barriers, and the
+  /// blocks follow each other. At first what OPBRIDGE_EMULATION_ORDER says.
   std::string order;
   unsigned cpu_threads = 0;  // blocks at the same time; 0: as many as the machine has
   bool dry_run = false;      // launches are checked and logged, but not run
@@ -120,7 +127,8 @@ struct LaunchRecord {
 /// The launches since the last call of this function.
 std::vector<LaunchRecord> take_launches();
 
-// ------------------------------------------------------------------------------------------------------ what kernels use
+// ------------------------------------------------------------------------------------------------------ what
+// kernels use
 
 cudaError_t launch(const char* kernel, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
                    std::function<void()> thread);
@@ -214,7 +222,8 @@ T __shfl_sync(unsigned mask, T value, int source, int width = 32, OPBRIDGE_SITE)
 template <class T>
 T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32, OPBRIDGE_SITE) {
   const int lane = static_cast<int>(opbridge::emulation::lane()), source = lane + static_cast<int>(delta);
-  return opbridge::emulation::shuffle(mask, value, (source & -width) == (lane & -width) ? source : lane, {file, line});
+  return opbridge::emulation::shuffle(mask, value, (source & -width) == (lane & -width) ? source : lane,
+                                      {file, line});
 }
 template <class T>
 T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32, OPBRIDGE_SITE) {
@@ -224,13 +233,18 @@ T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32, OPBRIDG
 template <class T>
 T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width = 32, OPBRIDGE_SITE) {
   const int lane = static_cast<int>(opbridge::emulation::lane()), source = lane ^ lane_mask;
-  return opbridge::emulation::shuffle(mask, value, (source & -width) <= (lane & -width) ? source : lane, {file, line});
+  return opbridge::emulation::shuffle(mask, value, (source & -width) <= (lane & -width) ? source : lane,
+                                      {file, line});
 }
 inline unsigned __ballot_sync(unsigned mask, int predicate, OPBRIDGE_SITE) {
   return opbridge::emulation::warp_barrier(mask, predicate != 0, -1, {file, line}).ballot;
 }
-inline int __any_sync(unsigned mask, int predicate, OPBRIDGE_SITE) { return __ballot_sync(mask, predicate, file, line) != 0; }
-inline int __all_sync(unsigned mask, int predicate, OPBRIDGE_SITE) { return __ballot_sync(mask, !predicate, file, line) == 0; }
+inline int __any_sync(unsigned mask, int predicate, OPBRIDGE_SITE) {
+  return __ballot_sync(mask, predicate, file, line) != 0;
+}
+inline int __all_sync(unsigned mask, int predicate, OPBRIDGE_SITE) {
+  return __ballot_sync(mask, !predicate, file, line) == 0;
+}
 inline unsigned __activemask() { return opbridge::emulation::lanes_of_warp(); }
 
 template <class T>
