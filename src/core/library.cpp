@@ -191,18 +191,6 @@ Library make_library(LibraryDefinition definition) {
   Library library;
   library.definition = std::move(definition);
   const LibraryDefinition& d = library.definition;
-  // Names that torch's namespace (dots as underscores) and every exporter accept; ONNX's own domains are taken.
-  const std::string domain = d.domain;
-  const bool letters = std::all_of(domain.begin(), domain.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '.';
-  });
-  if (domain.empty() || !letters || (domain[0] >= '0' && domain[0] <= '9') || domain[0] == '.' || domain.back() == '.' ||
-      domain.find("..") != std::string::npos) {
-    throw InvalidArgument("library '" + std::string(d.name) + "': domain '" + domain + "' must be words of letters, digits and underscores, joined by dots");
-  }
-  if (domain == "ai.onnx" || domain.rfind("ai.onnx.", 0) == 0 || domain.rfind("com.microsoft", 0) == 0) {
-    throw InvalidArgument("library '" + std::string(d.name) + "': domain '" + domain + "' belongs to ONNX or ONNX Runtime; choose one of your own");
-  }
   for (const LibraryDefinition::Folder& folder : d.folders) {
     bool named = false;
     for (const Operator& op : folder.operators) {
