@@ -65,12 +65,13 @@ def test_cuda_or_not(tmp_path):
 
 def test_written_in_this_projects_style(tmp_path):
     new(tmp_path, "my_ops", "--op", "my_clip")
-    shutil.copy(ROOT / ".clang-format", tmp_path)
-    shutil.copy(ROOT / "ruff.toml", tmp_path)
-    sources = [f for f in tmp_path.rglob("*") if f.suffix in (".h", ".cpp", ".cu")]
-    run(PYTHON_BIN / "clang-format", "--dry-run", "--Werror", *sources, cwd=tmp_path)
-    run(PYTHON_BIN / "ruff", "check", "--no-cache", ".", cwd=tmp_path)
-    run(PYTHON_BIN / "ruff", "format", "--no-cache", "--check", ".", cwd=tmp_path)
+    project = tmp_path / "my_ops"
+    for name in ".clang-format", "ruff.toml":
+        shutil.copy(ROOT / name, project)
+    sources = [f for f in project.rglob("*") if f.suffix in (".h", ".cpp", ".cu")]
+    run(PYTHON_BIN / "clang-format", "--dry-run", "--Werror", *sources, cwd=project)
+    run(PYTHON_BIN / "ruff", "check", "--no-cache", ".", cwd=project)
+    run(PYTHON_BIN / "ruff", "format", "--no-cache", "--check", ".", cwd=project)
 
 
 def test_nothing_is_overwritten(tmp_path):
