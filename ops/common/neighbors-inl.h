@@ -33,19 +33,21 @@ class Nearest {
   HWY_INLINE void look(const SortedPoints<C>& p, int64_t first) {
     const Tag<C> d;
     const int lanes = static_cast<int>(hn::Lanes(d));
-    const auto qx = hn::Set(d, q_.x), qy = hn::Set(d, q_.y), qz = hn::Set(d, q_.z), limit = hn::Set(d, limit_);
+    const auto qx = hn::Set(d, q_.x), qy = hn::Set(d, q_.y), qz = hn::Set(d, q_.z),
+               limit = hn::Set(d, limit_);
     for (int64_t i = first; i < first + kFan; i += lanes) {
       const auto d2 = squared_distances(d, p.x + i, p.y + i, p.z + i, qx, qy, qz);
       const auto near = hn::Le(d2, limit);
-      if constexpr (sizeof(C) == 4) {
-        if (hn::AllFalse(d, near)) continue;
+      uint32_t bits = bits_of(d, near);
+      if constexpr (kPacks<C>) {  // also where nothing is near: a branch would be mispredicted
         const hn::RebindToSigned<decltype(d)> di;
-        hn::CompressStore(hn::Load(di, p.id + i), hn::RebindMask(di, near), di, id_ + found_);
-        found_ += static_cast<int64_t>(hn::CompressStore(d2, near, d, d2_ + found_));
+        hn::StoreU(pack(d, d2, near, bits), d, d2_ + found_);
+        hn::StoreU(pack(di, hn::Load(di, p.id + i), hn::RebindMask(di, near), bits), di, id_ + found_);
+        found_ += __builtin_popcount(bits);
       } else {
         HWY_ALIGN C lane[kFan];
         hn::Store(d2, d, lane);
-        for (uint32_t bits = bits_of(d, near); bits != 0; bits &= bits - 1) {
+        for (; bits != 0; bits &= bits - 1) {
           const int at = __builtin_ctz(bits);
           d2_[found_] = lane[at];
           id_[found_++] = p.id[i + at];
@@ -85,10 +87,11 @@ class Nearest {
     return count;
   }
 
-  /// A squared distance that holds k points for query q, given what finish() found for the query before: the triangle
-  /// inequality, with room for rounding.
+  /// A squared distance that holds k points for query q, given what finish() found for the query before: the
+  /// triangle inequality, with room for rounding.
   C limit_from_last(Point<C> q) const {
-    const C step = std::sqrt(squared_distance(q.x, q.y, q.z, q_.x, q_.y, q_.z)), radius = std::sqrt(last_) + step;
+    const C step = std::sqrt(squared_distance(q.x, q.y, q.z, q_.x, q_.y, q_.z)),
+            radius = std::sqrt(last_) + step;
     return std::min(radius * radius * C(1.00001) + C(1e-36), kFinite);
   }
 
@@ -96,7 +99,8 @@ class Nearest {
   C limit_from_curve(const SortedPoints<C>& p, Point<C> q, uint32_t key) {
     if (p.count < k_) return kFinite;
     const int64_t at = std::lower_bound(p.key, p.key + p.count, key) - p.key;
-    const int64_t window = std::min(p.count, k_ + kSlack), first = std::clamp<int64_t>(at - window / 2, 0, p.count - window);
+    const int64_t window = std::min(p.count, k_ + kSlack),
+                  first = std::clamp<int64_t>(at - window / 2, 0, p.count - window);
     for (int64_t i = 0; i < window; ++i) {
       sorted_[i] = squared_distance(p.x[first + i], p.y[first + i], p.z[first + i], q.x, q.y, q.z);
     }
@@ -180,36 +184,45 @@ struct NeighborsLayout {
 
   /// Of cloud b.
   NeighborsLayout(void* workspace, int64_t b, int64_t n, int64_t m)
-      : NeighborsLayout(Arena(workspace == nullptr ? nullptr : static_cast<char*>(workspace) + b * size(n, m)), n, m) {}
+      : NeighborsLayout(
+            Arena(workspace == nullptr ? nullptr : static_cast<char*>(workspace) + b * size(n, m)), n, m) {}
 
-  static int64_t size(int64_t n, int64_t m) { return static_cast<int64_t>(NeighborsLayout(Arena(), n, m).bytes); }
+  static int64_t size(int64_t n, int64_t m) {
+    return static_cast<int64_t>(NeighborsLayout(Arena(), n, m).bytes);
+  }
 
  private:
-  NeighborsLayout(Arena a, int64_t n, int64_t m) : tree(a, n), queries(a, m), scratch(a, std::max(n, m)), bytes(a.used()) {}
+  NeighborsLayout(Arena a, int64_t n, int64_t m)
+      : tree(a, n), queries(a, m), scratch(a, std::max(n, m)), bytes(a.used()) {}
 };
 
-/// For each of m queries the k nearest of n points, by (squared distance, index); slots without one get 0 and infinity.
-/// `dist` may be null; it gets the root unless `squared`. The workspace holds NeighborsLayout<Compute<T>>::size() bytes
-/// a cloud.
+/// For each of m queries the k nearest of n points, by (squared distance, index); slots without one get 0 and
+/// infinity. `dist` may be null; it gets the root unless `squared`. The workspace holds
+/// NeighborsLayout<Compute<T>>::size() bytes a cloud.
 template <class T>
-void nearest_neighbors(const opbridge::Call& call, const T* xyz, int64_t n, const T* query, int64_t m, int64_t clouds,
-                       int64_t k, bool squared, int32_t* idx, T* dist) {
+void nearest_neighbors(const opbridge::Call& call, const T* xyz, int64_t n, const T* query, int64_t m,
+                       int64_t clouds, int64_t k, bool squared, int32_t* idx, T* dist) {
   using C = Compute<T>;
   const bool among_themselves = xyz == query && n == m;
-  const auto row = [&](T* out, int64_t b, int64_t q) { return out == nullptr ? nullptr : out + (b * m + q) * k; };
+  const auto row = [&](T* out, int64_t b, int64_t q) {
+    return out == nullptr ? nullptr : out + (b * m + q) * k;
+  };
   call.parallel_for(clouds, 1, [&](int64_t begin, int64_t end) {
     for (int64_t b = begin; b < end; ++b) {
       NeighborsLayout<C> layout(call.workspace(), b, n, m);
       const auto frame = layout.tree.build(xyz + b * n * 3, n, layout.scratch);
       if (!among_themselves) {
-        layout.queries.build(query + b * m * 3, m, layout.scratch, [](Point<C> p) { return is_finite(p.x, p.y, p.z); }, &frame);
+        layout.queries.build(
+            query + b * m * 3, m, layout.scratch, [](Point<C> p) { return is_finite(p.x, p.y, p.z); },
+            &frame);
       }
       if ((among_themselves ? layout.tree.points : layout.queries).count == m) continue;
       for (int64_t q = 0; q < m; ++q) {  // queries that are not finite have no neighbours
         const Point<C> p = load_point(query + b * m * 3, q);
         if (is_finite(p.x, p.y, p.z)) continue;
         std::fill_n(idx + (b * m + q) * k, k, 0);
-        if (dist != nullptr) std::fill_n(row(dist, b, q), k, static_cast<T>(std::numeric_limits<C>::infinity()));
+        if (dist != nullptr)
+          std::fill_n(row(dist, b, q), k, static_cast<T>(std::numeric_limits<C>::infinity()));
       }
     }
   });
@@ -227,7 +240,8 @@ void nearest_neighbors(const opbridge::Call& call, const T* xyz, int64_t n, cons
       Nearest<C> nearest(k);
       for (int64_t i = first; i < last; ++i) {
         const Point<C> q = {queries.x[i], queries.y[i], queries.z[i]};
-        nearest.start(q, i == first ? nearest.limit_from_curve(points, q, queries.key[i]) : nearest.limit_from_last(q));
+        nearest.start(
+            q, i == first ? nearest.limit_from_curve(points, q, queries.key[i]) : nearest.limit_from_last(q));
         const Tag<C> d;
         layout.tree.visit(
             q, [&](auto bounds) HWY_ATTR { return hn::Le(bounds, hn::Set(d, nearest.limit())); },

@@ -14,11 +14,12 @@ SimdLevel supported() {
 #if defined(__x86_64__)
 #define OPBRIDGE_HAS(feature) __builtin_cpu_supports(feature)
   if (!(OPBRIDGE_HAS("sse4.2") && OPBRIDGE_HAS("pclmul") && OPBRIDGE_HAS("aes"))) return SimdLevel::kBaseline;
-  if (!(OPBRIDGE_HAS("avx2") && OPBRIDGE_HAS("fma") && OPBRIDGE_HAS("bmi") && OPBRIDGE_HAS("bmi2") && OPBRIDGE_HAS("f16c"))) {
+  if (!(OPBRIDGE_HAS("avx2") && OPBRIDGE_HAS("fma") && OPBRIDGE_HAS("bmi") && OPBRIDGE_HAS("bmi2") &&
+        OPBRIDGE_HAS("f16c"))) {
     return SimdLevel::kSse4;
   }
-  if (!(OPBRIDGE_HAS("avx512f") && OPBRIDGE_HAS("avx512vl") && OPBRIDGE_HAS("avx512dq") && OPBRIDGE_HAS("avx512bw") &&
-        OPBRIDGE_HAS("avx512cd"))) {
+  if (!(OPBRIDGE_HAS("avx512f") && OPBRIDGE_HAS("avx512vl") && OPBRIDGE_HAS("avx512dq") &&
+        OPBRIDGE_HAS("avx512bw") && OPBRIDGE_HAS("avx512cd"))) {
     return SimdLevel::kAvx2;
   }
   return SimdLevel::kAvx512;

@@ -11,8 +11,9 @@
 //   OPBRIDGE_OPERATORS(knn) { ... .cpu(pvn3d::best_knn()) ... }
 //   #endif
 //
-// No guard against a second inclusion: the file is compiled once a target. Highway (libhwy-dev) is used for its headers
-// only; choosing is done here, once, when the library declares its operators. All targets give the same bits.
+// No guard against a second inclusion: the file is compiled once a target. Highway (libhwy-dev) is used for
+// its headers only; choosing is done here, once, when the library declares its operators. All targets give
+// the same bits.
 #ifndef OPBRIDGE_SIMD_TARGETS
 #define OPBRIDGE_SIMD_TARGETS
 #if defined(__x86_64__)
@@ -27,8 +28,8 @@ namespace pvn3d {
 
 enum class SimdLevel { kBaseline, kSse4, kAvx2, kAvx512 };
 
-/// What this processor has; at most what the environment variable OPBRIDGE_SIMD names, for tests: baseline, sse4, avx2
-/// or avx512.
+/// What this processor has; at most what the environment variable OPBRIDGE_SIMD names, for tests: baseline,
+/// sse4, avx2 or avx512.
 SimdLevel simd_level();
 
 template <class Function>
@@ -43,10 +44,10 @@ Function best_target(Function baseline, Function sse4, Function avx2, Function a
 }  // namespace pvn3d
 
 /// best_<f>(): the kernel `f` for this processor.
-#define OPBRIDGE_DISPATCHED_KERNEL(f)                                                                              \
-  static opbridge::Kernel best_##f() {                                                                             \
-    return best_target<opbridge::Kernel>(HWY_CHOOSE_FALLBACK(f), HWY_CHOOSE_SSE4(f), HWY_CHOOSE_AVX2(f),           \
-                                         HWY_CHOOSE_AVX3(f));                                                      \
+#define OPBRIDGE_DISPATCHED_KERNEL(f)                                                                    \
+  static opbridge::Kernel best_##f() {                                                                   \
+    return best_target<opbridge::Kernel>(HWY_CHOOSE_FALLBACK(f), HWY_CHOOSE_SSE4(f), HWY_CHOOSE_AVX2(f), \
+                                         HWY_CHOOSE_AVX3(f));                                            \
   }
 /// any_<f>(): the workspace function `f`, which is the same for all.
 #define OPBRIDGE_DISPATCHED_WORKSPACE(f) \

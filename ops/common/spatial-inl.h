@@ -1,8 +1,30 @@
-// Clouds in an order that keeps neighbours together, and boxes around runs of it: what makes FarthestPointSample,
-// BallQuery, KNN and ThreeNN fast. Compiled once a SIMD target (see simd.h).
+// Clouds in an order that keeps neighbours together, and boxes around runs of it: what makes
+// FarthestPointSample, BallQuery, KNN and ThreeNN fast. Compiled once a SIMD target (see simd.h).
 //
-// Nothing here decides a result. The bound of a box is computed as a distance is; since rounding is monotonic it is never
-// above the computed distance of a point inside, so skipping by it is exact, without any margin.
+// Nothing here decides a result. The bound of a box is computed as a distance is; since rounding is monotonic
+// it is never above the computed distance of a point inside, so skipping by it is exact, without any margin.
+#ifndef OPBRIDGE_SPATIAL_TABLES
+#define OPBRIDGE_SPATIAL_TABLES
+#include <cstdint>
+
+namespace pvn3d {
+
+/// For each set of 8 lanes their numbers, ascending.
+struct PackLanes {
+  alignas(64) uint8_t of[256][8] = {};
+  constexpr PackLanes() {
+    for (int bits = 0; bits < 256; ++bits) {
+      int count = 0;
+      for (int lane = 0; lane < 8; ++lane) {
+        if (bits >> lane & 1) of[bits][count++] = static_cast<uint8_t>(lane);
+      }
+    }
+  }
+};
+inline constexpr PackLanes kPackLanes;
+
+}  // namespace pvn3d
+#endif
 #if defined(OPBRIDGE_SPATIAL_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef OPBRIDGE_SPATIAL_INL_H
 #undef OPBRIDGE_SPATIAL_INL_H
@@ -22,7 +44,8 @@ namespace pvn3d::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-constexpr int kFan = 16;  // points in a leaf, and boxes in a box of the next level; arrays are padded to multiples
+constexpr int kFan =
+    16;  // points in a leaf, and boxes in a box of the next level; arrays are padded to multiples
 
 inline int64_t padded(int64_t n) { return (n + kFan - 1) / kFan * kFan; }
 
@@ -39,9 +62,36 @@ HWY_INLINE uint32_t bits_of(D d, M mask) {
   return bits;
 }
 
+#if HWY_TARGET <= HWY_AVX3
+template <class C>
+constexpr bool kPacks = sizeof(C) == 4;
+
+/// Moves the lanes of `mask`, whose bits are `bits`, to the front; the others hold anything.
+template <class D, class V, class M>
+HWY_INLINE V pack(D, V v, M mask, uint32_t) {
+  return hn::Compress(v, mask);
+}
+#elif HWY_TARGET == HWY_AVX2
+template <class C>
+constexpr bool kPacks = sizeof(C) == 4;
+
+template <class D, class V, class M>
+HWY_INLINE V pack(D d, V v, M, uint32_t bits) {  // Highway 1.0's Compress copies its whole table on each call
+  const hn::RebindToSigned<D> di;
+  const hn::Rebind<uint8_t, D> bytes;
+  return hn::TableLookupLanes(v,
+                              hn::IndicesFromVec(d, hn::PromoteTo(di, hn::Load(bytes, kPackLanes.of[bits]))));
+}
+#else
+template <class C>
+constexpr bool kPacks = false;
+#endif
+
 template <class D, class V = hn::Vec<D>>
-HWY_INLINE V squared_distances(D d, const hn::TFromD<D>* x, const hn::TFromD<D>* y, const hn::TFromD<D>* z, V qx, V qy, V qz) {
-  const V dx = hn::Sub(hn::Load(d, x), qx), dy = hn::Sub(hn::Load(d, y), qy), dz = hn::Sub(hn::Load(d, z), qz);
+HWY_INLINE V squared_distances(D d, const hn::TFromD<D>* x, const hn::TFromD<D>* y, const hn::TFromD<D>* z,
+                               V qx, V qy, V qz) {
+  const V dx = hn::Sub(hn::Load(d, x), qx), dy = hn::Sub(hn::Load(d, y), qy),
+          dz = hn::Sub(hn::Load(d, z), qz);
   return hn::Add(hn::Add(hn::Mul(dx, dx), hn::Mul(dy, dy)), hn::Mul(dz, dz));
 }
 
@@ -71,16 +121,19 @@ struct Boxes {
   template <class D, class V = hn::Vec<D>>
   HWY_INLINE V bounds(D d, int64_t b, V qx, V qy, V qz) const {
     const V zero = hn::Zero(d);
-    const V dx = hn::Max(hn::Max(hn::Sub(hn::Load(d, lo[0] + b), qx), hn::Sub(qx, hn::Load(d, hi[0] + b))), zero);
-    const V dy = hn::Max(hn::Max(hn::Sub(hn::Load(d, lo[1] + b), qy), hn::Sub(qy, hn::Load(d, hi[1] + b))), zero);
-    const V dz = hn::Max(hn::Max(hn::Sub(hn::Load(d, lo[2] + b), qz), hn::Sub(qz, hn::Load(d, hi[2] + b))), zero);
+    const V dx =
+        hn::Max(hn::Max(hn::Sub(hn::Load(d, lo[0] + b), qx), hn::Sub(qx, hn::Load(d, hi[0] + b))), zero);
+    const V dy =
+        hn::Max(hn::Max(hn::Sub(hn::Load(d, lo[1] + b), qy), hn::Sub(qy, hn::Load(d, hi[1] + b))), zero);
+    const V dz =
+        hn::Max(hn::Max(hn::Sub(hn::Load(d, lo[2] + b), qz), hn::Sub(qz, hn::Load(d, hi[2] + b))), zero);
     return hn::Add(hn::Add(hn::Mul(dx, dx), hn::Mul(dy, dy)), hn::Mul(dz, dz));
   }
 };
 
-/// A cube of space cut into 2^bits cells along each axis, and each point's place on the Hilbert curve through the cells.
-/// Taken from a sample of the points, without its outermost 2 %, so that one stray point does not swallow all cells;
-/// what lies outside counts to the nearest cell.
+/// A cube of space cut into 2^bits cells along each axis, and each point's place on the Hilbert curve through
+/// the cells. Taken from a sample of the points, without its outermost 2 %, so that one stray point does not
+/// swallow all cells; what lies outside counts to the nearest cell.
 template <class C>
 struct HilbertFrame {
   C origin[3] = {}, scale = 0;
@@ -174,8 +227,12 @@ struct SortedPoints {
   int64_t count = 0;
 
   SortedPoints(Arena& a, int64_t n)
-      : x(a.take<C>(padded(n))), y(a.take<C>(padded(n))), z(a.take<C>(padded(n))), id(a.take<int32_t>(padded(n))),
-        key(a.take<uint32_t>(padded(n))), size(a.take<int64_t>(1)) {}
+      : x(a.take<C>(padded(n))),
+        y(a.take<C>(padded(n))),
+        z(a.take<C>(padded(n))),
+        id(a.take<int32_t>(padded(n))),
+        key(a.take<uint32_t>(padded(n))),
+        size(a.take<int64_t>(1)) {}
 
   /// After build() in another object over the same memory.
   void reopen() { count = *size; }
@@ -187,14 +244,20 @@ struct SortedPoints {
     uint64_t *pairs, *more_pairs;
     uint32_t* keys;
     Scratch(Arena& a, int64_t n)
-        : x(a.take<C>(n)), y(a.take<C>(n)), z(a.take<C>(n)), id(a.take<int32_t>(n)), pairs(a.take<uint64_t>(n)),
-          more_pairs(a.take<uint64_t>(n)), keys(a.take<uint32_t>(n)) {}
+        : x(a.take<C>(n)),
+          y(a.take<C>(n)),
+          z(a.take<C>(n)),
+          id(a.take<int32_t>(n)),
+          pairs(a.take<uint64_t>(n)),
+          more_pairs(a.take<uint64_t>(n)),
+          keys(a.take<uint32_t>(n)) {}
   };
 
-  /// Loads n points that `keep(point)` accepts (it must refuse those that are not finite) and sorts them within `frame`,
-  /// or in one of their own, which is returned. Equal keys keep the cloud's order.
+  /// Loads n points that `keep(point)` accepts (it must refuse those that are not finite) and sorts them
+  /// within `frame`, or in one of their own, which is returned. Equal keys keep the cloud's order.
   template <class T, class Keep>
-  HilbertFrame<C> build(const T* xyz, int64_t n, const Scratch& s, const Keep& keep, const HilbertFrame<C>* frame = nullptr) {
+  HilbertFrame<C> build(const T* xyz, int64_t n, const Scratch& s, const Keep& keep,
+                        const HilbertFrame<C>* frame = nullptr) {
     count = 0;
     for (int64_t i = 0; i < n; ++i) {
       const Point<C> p = load_point(xyz, i);
@@ -206,7 +269,8 @@ struct SortedPoints {
     }
     const HilbertFrame<C> used = frame != nullptr ? *frame : HilbertFrame<C>(s.x, s.y, s.z, count);
     used.keys(s.x, s.y, s.z, count, s.keys);
-    for (int64_t i = 0; i < count; ++i) s.pairs[i] = static_cast<uint64_t>(s.keys[i]) << 32 | static_cast<uint32_t>(i);
+    for (int64_t i = 0; i < count; ++i)
+      s.pairs[i] = static_cast<uint64_t>(s.keys[i]) << 32 | static_cast<uint32_t>(i);
     const uint64_t* sorted = radix_sort(s.pairs, s.more_pairs, count, used.bits);
     for (int64_t i = 0; i < count; ++i) {
       const uint32_t from = static_cast<uint32_t>(sorted[i]);
@@ -294,7 +358,8 @@ struct PointTree {
     for (int64_t count = padded(points.count) / kFan; count > kFan; count = padded(count) / kFan) ++levels;
   }
 
-  /// Calls leaf(first point) for every 16 points whose box passes near(bounds), a mask of squared distances of q.
+  /// Calls leaf(first point) for every 16 points whose box passes near(bounds), a mask of squared distances
+  /// of q.
   template <class Near, class Leaf>
   HWY_INLINE void visit(Point<C> q, const Near& near, const Leaf& leaf) const {
     if (points.count == 0) return;
@@ -303,22 +368,41 @@ struct PointTree {
   }
 
  private:
-  template <class V, class Near, class Leaf>
-  void descend(int level, int64_t first, V qx, V qy, V qz, const Near& near, const Leaf& leaf) const {
+  template <class V, class Near>
+  HWY_INLINE uint32_t near_boxes(int level, int64_t first, V qx, V qy, V qz, const Near& near) const {
     const Tag<C> d;
     const int lanes = static_cast<int>(hn::Lanes(d));
     uint32_t found = 0;
     for (int i = 0; i < kFan; i += lanes) {
       found |= bits_of(d, near(boxes[level].bounds(d, first + i, qx, qy, qz))) << i;
     }
-    for (; found != 0; found &= found - 1) {
-      const int64_t child = (first + __builtin_ctz(found)) * kFan;
-      if (level == 0) {
-        leaf(child);
-      } else {
-        descend(level - 1, child, qx, qy, qz, near, leaf);
+    return found;
+  }
+
+  template <class V, class Near, class Leaf>
+  void descend(int level, int64_t first, V qx, V qy, V qz, const Near& near, const Leaf& leaf) const {
+    uint32_t found = near_boxes(level, first, qx, qy, qz, near);
+    if (level > 1) {
+      for (; found != 0; found &= found - 1) {
+        descend(level - 1, (first + __builtin_ctz(found)) * kFan, qx, qy, qz, near, leaf);
+      }
+      return;
+    }
+    // The last two levels without recursion: first all leaves, then their points.
+    int32_t leaves[kFan * kFan];
+    int count = 0;
+    const auto list = [&](int64_t base, uint32_t bits) {
+      for (; bits != 0; bits &= bits - 1) leaves[count++] = static_cast<int32_t>(base) + __builtin_ctz(bits);
+    };
+    if (level == 0) {
+      list(first, found);
+    } else {
+      for (; found != 0; found &= found - 1) {
+        const int64_t base = (first + __builtin_ctz(found)) * kFan;
+        list(base, near_boxes(0, base, qx, qy, qz, near));
       }
     }
+    for (int i = 0; i < count; ++i) leaf(static_cast<int64_t>(leaves[i]) * kFan);
   }
 };
 

@@ -12,7 +12,7 @@
 /// T is f16, f32 or f64.
 /// Edges: a point at exactly `radius` is outside; NaN and infinity never match; no hit gives 0s and count 0.
 /// B 0 or M 0 gives an empty output. Numerics: the squared distance in f32 (f64 for f64) decides, without
-/// fused multiply-add: CPU and CUDA agree exactly. Memory: workspace about 28 N + 12 M bytes a cloud (f32).
+/// fused multiply-add: CPU and CUDA agree exactly. Memory: workspace about 80 N bytes a cloud (f32).
 /// Cost: O(N log N + M * hits) on even clouds. Errors: N = 0 with M > 0; shape, dtype or attribute outside
 /// this table. Source: PointNet++ (Qi et al. 2017), section 3.2; min_radius as mmcv. Differs from pytorch3d,
 /// which pads with -1.

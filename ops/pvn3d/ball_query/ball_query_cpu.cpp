@@ -1,6 +1,6 @@
-#include "ball_query/ball_query.h"
-
 #include <cmath>
+
+#include "ball_query/ball_query.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ball_query/ball_query_cpu.cpp"
@@ -15,7 +15,11 @@ namespace pvn3d::HWY_NAMESPACE {
 class Hits {
  public:
   Hits(Arena& a, int64_t n, int64_t k)
-      : n_(n), k_(k), room_(room(n, k)), ids_(a.take<int32_t>(room_ + 2 * kFan)), words_(a.take<uint64_t>(n / 64 + 1)),
+      : n_(n),
+        k_(k),
+        room_(room(n, k)),
+        ids_(a.take<int32_t>(room_ + 2 * kFan)),
+        words_(a.take<uint64_t>(n / 64 + 1)),
         groups_(a.take<uint64_t>(n / 4096 + 1)) {}
 
   /// Call once over fresh memory.
@@ -35,9 +39,11 @@ class Hits {
     const Tag<C> d;
     const int lanes = static_cast<int>(hn::Lanes(d));
     for (int64_t i = first; i < first + kFan; i += lanes) {
-      const auto d2 = squared_distances(d, p.x + i, p.y + i, p.z + i, hn::Set(d, q.x), hn::Set(d, q.y), hn::Set(d, q.z));
+      const auto d2 =
+          squared_distances(d, p.x + i, p.y + i, p.z + i, hn::Set(d, q.x), hn::Set(d, q.y), hn::Set(d, q.z));
       auto inside = hn::Lt(d2, hn::Set(d, radius2));  // ball_query::inside
-      if (kRing) inside = hn::And(inside, hn::Or(hn::Ge(d2, hn::Set(d, min_radius2)), hn::Eq(d2, hn::Zero(d))));
+      if (kRing)
+        inside = hn::And(inside, hn::Or(hn::Ge(d2, hn::Set(d, min_radius2)), hn::Eq(d2, hn::Zero(d))));
       uint32_t bits = bits_of(d, inside);
       if constexpr (kPacks<C>) {
         const hn::RebindToSigned<decltype(d)> di;
@@ -63,7 +69,8 @@ class Hits {
   static constexpr int64_t kFew = 48;
 
   static int64_t room(int64_t n, int64_t k) {
-    return std::min(n, static_cast<int64_t>(std::sqrt(4.0 * static_cast<double>(n) * static_cast<double>(k))) + kFew);
+    return std::min(
+        n, static_cast<int64_t>(std::sqrt(4.0 * static_cast<double>(n) * static_cast<double>(k))) + kFew);
   }
 
   // Sorts a few by counting, for each, those below it.
@@ -74,7 +81,8 @@ class Hits {
     for (int64_t i = 0; i < count_; i += lanes) {
       const auto mine = hn::Load(d, ids_ + i);
       auto below = hn::Zero(d);
-      for (int64_t j = 0; j < count_; ++j) below = hn::Sub(below, hn::VecFromMask(d, hn::Lt(hn::Set(d, ids_[j]), mine)));
+      for (int64_t j = 0; j < count_; ++j)
+        below = hn::Sub(below, hn::VecFromMask(d, hn::Lt(hn::Set(d, ids_[j]), mine)));
       hn::Store(below, d, ranks + i);
     }
     for (int64_t i = 0; i < count_; ++i) {
@@ -133,7 +141,8 @@ struct BallLayout {
 template <class T, bool kRing>
 void query_balls(const opbridge::Call& call) {
   using C = Compute<T>;
-  const int64_t clouds = call.input_arg(0).shape[0], n = call.input_arg(0).shape[1], m = call.input_arg(1).shape[1];
+  const int64_t clouds = call.input_arg(0).shape[0], n = call.input_arg(0).shape[1],
+                m = call.input_arg(1).shape[1];
   const int64_t k = call.attr_int("nsample"), size = piece_size(m), pieces = (m + size - 1) / size;
   const C radius = call.attr_float("radius"), min_radius = call.attr_float("min_radius");
   const C radius2 = radius * radius, min_radius2 = min_radius * min_radius;
@@ -185,7 +194,8 @@ void query_balls(const opbridge::Call& call) {
 }
 
 void ball_query_kernel(const opbridge::Call& call) {
-  const int64_t clouds = call.input_arg(0).shape[0], n = call.input_arg(0).shape[1], m = call.input_arg(1).shape[1];
+  const int64_t clouds = call.input_arg(0).shape[0], n = call.input_arg(0).shape[1],
+                m = call.input_arg(1).shape[1];
   if (clouds == 0 || m == 0) return;
   if (n == 0) throw opbridge::InvalidArgument("'xyz' has no points");
   opbridge::dispatch<opbridge::f16, float, double>(call.input_dtype(0), [&](auto zero) {
@@ -199,10 +209,12 @@ void ball_query_kernel(const opbridge::Call& call) {
 }
 
 size_t ball_query_workspace(const opbridge::Call& call) {
-  const int64_t clouds = call.input_arg(0).shape[0], n = call.input_arg(0).shape[1], m = call.input_arg(1).shape[1];
+  const int64_t clouds = call.input_arg(0).shape[0], n = call.input_arg(0).shape[1],
+                m = call.input_arg(1).shape[1];
   const int64_t k = call.attr_int("nsample");
   const bool f64 = call.input_dtype(0) == opbridge::DType::f64;
-  return static_cast<size_t>(clouds * (f64 ? BallLayout<double>::size(n, m, k) : BallLayout<float>::size(n, m, k)));
+  return static_cast<size_t>(clouds *
+                             (f64 ? BallLayout<double>::size(n, m, k) : BallLayout<float>::size(n, m, k)));
 }
 
 }  // namespace pvn3d::HWY_NAMESPACE
@@ -226,7 +238,7 @@ OPBRIDGE_OPERATORS(ball_query) {
             count?: i32[B,M]      "points found, at most nsample")
         where T in {f16, f32, f64}
   )")
-      .cpu(pvn3d::best_ball_query_kernel())
-      .workspace(pvn3d::any_ball_query_workspace)};
+              .cpu(pvn3d::best_ball_query_kernel())
+              .workspace(pvn3d::any_ball_query_workspace)};
 }
 #endif

@@ -16,7 +16,7 @@
 /// itself is not tested. No selectable point gives `start` everywhere. npoint > N repeats the winner among
 /// distances 0. Distances count up to 1e10 m^2, as upstream. npoint 0 or B 0 gives an empty output. Numerics:
 /// squared distances in f32 (f64 for f64) decide, without fused multiply-add: CPU and CUDA agree exactly.
-/// Memory: workspace about 32 N bytes a cloud (f32).   Cost: O(N log N + npoint * N / 8) at worst, a fraction
+/// Memory: workspace about 80 N bytes a cloud (f32).   Cost: O(N log N + npoint * N / 8) at worst, a fraction
 /// of it on real clouds; clouds run in parallel. Errors: N = 0 with npoint > 0; start >= N; shape, dtype or
 /// attribute outside this table. Source: Gonzalez 1985; Qi et al. 2017 (PointNet++), whose kernel this equals
 /// with start 0, min_sq_norm 1e-3 and tie_order pointnet2.

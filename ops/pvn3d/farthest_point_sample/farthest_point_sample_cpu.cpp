@@ -1,6 +1,6 @@
-#include "farthest_point_sample/farthest_point_sample.h"
-
 #include <string>
+
+#include "farthest_point_sample/farthest_point_sample.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "farthest_point_sample/farthest_point_sample_cpu.cpp"
@@ -13,15 +13,22 @@ namespace pvn3d::HWY_NAMESPACE {
 
 using farthest_point_sample::TieOrder;
 
-/// The selectable points of one cloud in buckets of neighbours. A bucket knows its box and the member farthest from all
-/// samples, so that a new sample leaves alone every bucket whose box is farther away than that member's distance. Of the
-/// others, those whose farthest member keeps its distance only note the sample down, for when they are next looked at.
+/// The selectable points of one cloud in buckets of neighbours. A bucket knows its box and the member
+/// farthest from all samples, so that a new sample leaves alone every bucket whose box is farther away than
+/// that member's distance. Of the others, those whose farthest member keeps its distance only note the sample
+/// down, for when they are next looked at.
 template <class C>
 class Buckets {
  public:
   Buckets(Arena& a, int64_t n)
-      : points_(a, n), scratch_(a, n), best_(a.take<C>(padded(n))), boxes_(a, buckets(n)), most_(a.take<C>(padded(buckets(n)))),
-        winner_(a.take<uint32_t>(buckets(n))), noted_(a.take<int32_t>(buckets(n))), notes_(a.take<C>(buckets(n) * kNotes * 3)) {
+      : points_(a, n),
+        scratch_(a, n),
+        best_(a.take<C>(padded(n))),
+        boxes_(a, buckets(n)),
+        most_(a.take<C>(padded(buckets(n)))),
+        winner_(a.take<uint32_t>(buckets(n))),
+        noted_(a.take<int32_t>(buckets(n))),
+        notes_(a.take<C>(buckets(n) * kNotes * 3)) {
     for (C*& far : far_) far = a.take<C>(padded(buckets(n)));
   }
 
@@ -33,12 +40,14 @@ class Buckets {
 
   template <class T>
   void build(const T* xyz, int64_t n, C min_sq_norm, const TieOrder& ties) {
-    points_.build(xyz, n, scratch_, [&](Point<C> p) { return farthest_point_sample::selectable(p, min_sq_norm); });
+    points_.build(xyz, n, scratch_,
+                  [&](Point<C> p) { return farthest_point_sample::selectable(p, min_sq_norm); });
     count_ = buckets(points_.count);
     for (int64_t i = 0; i < padded(points_.count); ++i) {
       const bool real = i < points_.count;
       best_[i] = real ? C(farthest_point_sample::kFarthest) : C(-1);
-      points_.id[i] = real ? static_cast<int32_t>(ties.rank(static_cast<uint32_t>(points_.id[i]))) : points_.id[i];
+      points_.id[i] =
+          real ? static_cast<int32_t>(ties.rank(static_cast<uint32_t>(points_.id[i]))) : points_.id[i];
     }
     for (int64_t b = 0; b < padded(count_); ++b) {
       boxes_.set_empty(b);
@@ -90,7 +99,8 @@ class Buckets {
     most = hn::MaxOfLanes(d, most);
     int64_t best = -1;
     for (int64_t g = 0; g < count_; g += lanes) {
-      for (uint32_t equal = bits_of(d, hn::Eq(most, hn::Load(d, most_ + g))); equal != 0; equal &= equal - 1) {
+      for (uint32_t equal = bits_of(d, hn::Eq(most, hn::Load(d, most_ + g))); equal != 0;
+           equal &= equal - 1) {
         const int64_t b = g + __builtin_ctz(equal);
         if (best < 0 || winner_[b] < winner_[best]) best = b;
       }
@@ -115,8 +125,9 @@ class Buckets {
     for (int64_t i = begin; i < end; i += lanes) {
       auto best = hn::Load(d, best_ + i);
       for (int k = 0; k < noted_[b]; ++k) {
-        best = hn::Min(best, squared_distances(d, points_.x + i, points_.y + i, points_.z + i, hn::Set(d, notes[3 * k]),
-                                               hn::Set(d, notes[3 * k + 1]), hn::Set(d, notes[3 * k + 2])));
+        best = hn::Min(
+            best, squared_distances(d, points_.x + i, points_.y + i, points_.z + i, hn::Set(d, notes[3 * k]),
+                                    hn::Set(d, notes[3 * k + 1]), hn::Set(d, notes[3 * k + 2])));
       }
       hn::Store(best, d, best_ + i);
       most = hn::Max(most, best);
@@ -125,7 +136,8 @@ class Buckets {
     most = hn::MaxOfLanes(d, most);
     int64_t far = -1;
     for (int64_t i = begin; i < end; i += lanes) {
-      for (uint32_t equal = bits_of(d, hn::Eq(most, hn::Load(d, best_ + i))); equal != 0; equal &= equal - 1) {
+      for (uint32_t equal = bits_of(d, hn::Eq(most, hn::Load(d, best_ + i))); equal != 0;
+           equal &= equal - 1) {
         const int64_t at = i + __builtin_ctz(equal);
         if (far < 0 || points_.id[at] < points_.id[far]) far = at;
       }
@@ -150,7 +162,8 @@ class Buckets {
 };
 
 template <class T>
-void sample(Arena arena, const T* xyz, int64_t n, int64_t npoint, int64_t start, float min_sq_norm, const TieOrder& ties, int32_t* idx) {
+void sample(Arena arena, const T* xyz, int64_t n, int64_t npoint, int64_t start, float min_sq_norm,
+            const TieOrder& ties, int32_t* idx) {
   using C = Compute<T>;
   Buckets<C> buckets(arena, n);
   buckets.build(xyz, n, static_cast<C>(min_sq_norm), ties);
@@ -181,7 +194,8 @@ void farthest_point_sample_kernel(const opbridge::Call& call) {
   if (clouds == 0 || npoint == 0) return;
   if (n == 0) throw opbridge::InvalidArgument("'xyz' has no point to sample from");
   if (start >= n) {
-    throw opbridge::InvalidArgument("attribute 'start' must be less than N=" + std::to_string(n) + ", got " + std::to_string(start));
+    throw opbridge::InvalidArgument("attribute 'start' must be less than N=" + std::to_string(n) + ", got " +
+                                    std::to_string(start));
   }
   const TieOrder ties(call.attr_choice("tie_order"), n);
   const int64_t bytes = cloud_bytes(call);
@@ -189,8 +203,9 @@ void farthest_point_sample_kernel(const opbridge::Call& call) {
     using T = decltype(zero);
     call.parallel_for(clouds, 1, [&](int64_t begin, int64_t end) {
       for (int64_t b = begin; b < end; ++b) {
-        sample(Arena(static_cast<char*>(call.workspace()) + b * bytes), call.input<T>(0).data() + b * n * 3, n, npoint, start,
-               call.attr_float("min_sq_norm"), ties, call.output<int32_t>(0).data() + b * npoint);
+        sample(Arena(static_cast<char*>(call.workspace()) + b * bytes), call.input<T>(0).data() + b * n * 3,
+               n, npoint, start, call.attr_float("min_sq_norm"), ties,
+               call.output<int32_t>(0).data() + b * npoint);
       }
     });
   });
@@ -216,7 +231,7 @@ OPBRIDGE_OPERATORS(farthest_point_sample) {
         -> idx: i32[B,npoint] "indices, in the order taken"
         where T in {f16, f32, f64}
   )")
-      .cpu(pvn3d::best_farthest_point_sample_kernel())
-      .workspace(pvn3d::any_farthest_point_sample_workspace)};
+              .cpu(pvn3d::best_farthest_point_sample_kernel())
+              .workspace(pvn3d::any_farthest_point_sample_workspace)};
 }
 #endif

@@ -10,19 +10,23 @@ HWY_BEFORE_NAMESPACE();
 namespace pvn3d::HWY_NAMESPACE {
 
 void knn(const opbridge::Call& call) {
-  const int64_t clouds = call.input_arg(0).shape[0], n = call.input_arg(0).shape[1], m = call.input_arg(1).shape[1];
+  const int64_t clouds = call.input_arg(0).shape[0], n = call.input_arg(0).shape[1],
+                m = call.input_arg(1).shape[1];
   if (clouds == 0 || m == 0) return;
   if (n == 0) throw opbridge::InvalidArgument("'xyz' has no points");
   opbridge::dispatch<opbridge::f16, float, double>(call.input_dtype(0), [&](auto zero) {
     using T = decltype(zero);
-    nearest_neighbors<T>(call, call.input<T>(0).data(), n, call.input<T>(1).data(), m, clouds, call.attr_int("k"), false,
-                         call.output<int32_t>(0).data(), call.has_output(1) ? call.output<T>(1).data() : nullptr);
+    nearest_neighbors<T>(call, call.input<T>(0).data(), n, call.input<T>(1).data(), m, clouds,
+                         call.attr_int("k"), false, call.output<int32_t>(0).data(),
+                         call.has_output(1) ? call.output<T>(1).data() : nullptr);
   });
 }
 
 size_t knn_workspace(const opbridge::Call& call) {
-  const int64_t clouds = call.input_arg(0).shape[0], n = call.input_arg(0).shape[1], m = call.input_arg(1).shape[1];
-  const int64_t each = call.input_dtype(0) == opbridge::DType::f64 ? NeighborsLayout<double>::size(n, m) : NeighborsLayout<float>::size(n, m);
+  const int64_t clouds = call.input_arg(0).shape[0], n = call.input_arg(0).shape[1],
+                m = call.input_arg(1).shape[1];
+  const int64_t each = call.input_dtype(0) == opbridge::DType::f64 ? NeighborsLayout<double>::size(n, m)
+                                                                   : NeighborsLayout<float>::size(n, m);
   return static_cast<size_t>(clouds * each);
 }
 
@@ -45,7 +49,7 @@ OPBRIDGE_OPERATORS(knn) {
             dist?: T[B,M,k]  "Euclidean distances; +inf where there are fewer than k points")
         where T in {f16, f32, f64}
   )")
-      .cpu(pvn3d::best_knn())
-      .workspace(pvn3d::any_knn_workspace)};
+              .cpu(pvn3d::best_knn())
+              .workspace(pvn3d::any_knn_workspace)};
 }
 #endif

@@ -10,19 +10,22 @@ HWY_BEFORE_NAMESPACE();
 namespace pvn3d::HWY_NAMESPACE {
 
 void three_nn(const opbridge::Call& call) {
-  const int64_t clouds = call.input_arg(0).shape[0], n = call.input_arg(0).shape[1], m = call.input_arg(1).shape[1];
+  const int64_t clouds = call.input_arg(0).shape[0], n = call.input_arg(0).shape[1],
+                m = call.input_arg(1).shape[1];
   if (clouds == 0 || n == 0) return;
   if (m == 0) throw opbridge::InvalidArgument("'known' has no points");
   opbridge::dispatch<opbridge::f16, float, double>(call.input_dtype(0), [&](auto zero) {
     using T = decltype(zero);
-    nearest_neighbors<T>(call, call.input<T>(1).data(), m, call.input<T>(0).data(), n, clouds, 3, call.attr_bool("squared"),
-                         call.output<int32_t>(1).data(), call.output<T>(0).data());
+    nearest_neighbors<T>(call, call.input<T>(1).data(), m, call.input<T>(0).data(), n, clouds, 3,
+                         call.attr_bool("squared"), call.output<int32_t>(1).data(), call.output<T>(0).data());
   });
 }
 
 size_t three_nn_workspace(const opbridge::Call& call) {
-  const int64_t clouds = call.input_arg(0).shape[0], n = call.input_arg(0).shape[1], m = call.input_arg(1).shape[1];
-  const int64_t each = call.input_dtype(0) == opbridge::DType::f64 ? NeighborsLayout<double>::size(m, n) : NeighborsLayout<float>::size(m, n);
+  const int64_t clouds = call.input_arg(0).shape[0], n = call.input_arg(0).shape[1],
+                m = call.input_arg(1).shape[1];
+  const int64_t each = call.input_dtype(0) == opbridge::DType::f64 ? NeighborsLayout<double>::size(m, n)
+                                                                   : NeighborsLayout<float>::size(m, n);
   return static_cast<size_t>(clouds * each);
 }
 
@@ -45,7 +48,7 @@ OPBRIDGE_OPERATORS(three_nn) {
             idx: i32[B,N,3] "indices by distance, then by index; 0 where there are fewer than 3 known points")
         where T in {f16, f32, f64}
   )")
-      .cpu(pvn3d::best_three_nn())
-      .workspace(pvn3d::any_three_nn_workspace)};
+              .cpu(pvn3d::best_three_nn())
+              .workspace(pvn3d::any_three_nn_workspace)};
 }
 #endif
