@@ -3,6 +3,7 @@
 
 #include <numeric>
 
+#include "host.h"
 #include "kernels.cuh"
 
 namespace {
@@ -196,6 +197,18 @@ TEST_P(Emulation, AFaultLeavesNothingBehind) {
   int sum = 0;
   launch<kernels::sum_kernel<int>>(call_, {1, 32}, x.data(), &sum, int64_t{32});
   EXPECT_EQ(sum, 0);
+}
+
+TEST_P(Emulation, SentinelsFindAWritePastTheEnd) {
+  host::DeviceBuffer buffer(8 * sizeof(int), 0);
+  std::vector<int> x(8);
+  launch<kernels::writes_past_end_kernel>(call_, {1, 1}, static_cast<int*>(buffer.data()), 7);
+  buffer.read(x.data(), "x");
+  for (const int where : {8, -1}) {
+    host::DeviceBuffer other(8 * sizeof(int), 0);
+    launch<kernels::writes_past_end_kernel>(call_, {1, 1}, static_cast<int*>(other.data()), where);
+    EXPECT_THROW(other.read(x.data(), "x"), opbridge::Error) << where;
+  }
 }
 
 TEST(EmulationLaunch, RefusesWhatNoGpuTakes) {
