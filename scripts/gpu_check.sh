@@ -49,7 +49,7 @@ if [[ ! -x $program || ! -f $library ]]; then
     { cmake --preset cuda -B "$build" && cmake --build "$build" --target my_custom_ops gpu_check; } > "$report.build.txt" 2>&1 &&
       result passed build "$build" || result failed build "see $report.build.txt"
   else
-    result failed build "$program and $library are needed, and there is no nvcc and cmake to build them"
+    result failed build "$program and $library are needed: build them first (not done here: emulation, or no nvcc or cmake)"
   fi
 fi
 
