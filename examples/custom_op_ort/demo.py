@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import matplotlib
@@ -60,10 +61,11 @@ def in_cpp(path, image_file):
     folder = OUT / path.stem
     command = [str(COMMAND), "run", str(path), "--library", str(LIBRARY), "--input", f"image={image_file}"]
     command += ["--output-dir", str(folder), "--warmup", "1", "--repeat", str(REPEAT), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True)
+    # The command takes the ONNX Runtime of this Python environment.
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"VIRTUAL_ENV": sys.prefix})
     if done.returncode != 0:
         sys.exit(f"error: {' '.join(command)}\n{done.stderr}{done.stdout}")
-    return np.load(folder / "denoised.npy"), json.loads(done.stdout)["time_ms"]["median"]
+    return np.load(folder / "denoised.npy"), json.loads(done.stdout)["times_ms"]["median"]
 
 
 def export_all(example):
@@ -74,13 +76,15 @@ def export_all(example):
     for exporter in ("dynamo", "torchscript"):
         path = OUT / f"denoiser_{exporter}.onnx"
         report = opbridge.export(load_denoiser(), (example,), path, exporter=exporter, dynamic_shapes=dynamic, **names)
-        console.print(report)
+        console.print(str(report), highlight=False)
         models[f"MyClip, {exporter}"] = path
     path = OUT / "denoiser_clip.onnx"
-    torch.onnx.export(
-        load_denoiser(BuiltInClip), (example,), path, dynamo=False,
-        dynamic_axes={**dynamic, "denoised": dynamic["image"]}, opset_version=17, **names,
-    )  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # torch's, of its older exporter
+        torch.onnx.export(
+            load_denoiser(BuiltInClip), (example,), path, dynamo=False,
+            dynamic_axes={**dynamic, "denoised": dynamic["image"]}, opset_version=17, **names,
+        )  # fmt: skip
     models["built-in Clip"] = path
     return models
 
@@ -115,12 +119,12 @@ def main():
     rows = [("PyTorch", "MyClip", expected, torch_ms)]
     rows.append(("PyTorch", "torch.clamp", *in_pytorch(load_denoiser(BuiltInClip), noisy)))
     for name, path in models.items():
-        rows.append(("ONNX Runtime, Python", name, *in_ort_python(path, noisy)))
+        rows.append(("ORT, Python", name, *in_ort_python(path, noisy)))
     for name, path in models.items():
-        rows.append(("ONNX Runtime, C++", name, *in_cpp(path, OUT / "photo.npy")))
+        rows.append(("ORT, C++", name, *in_cpp(path, OUT / "photo.npy")))
 
     table = Table(title=f"one photograph, {noisy.shape[2]} x {noisy.shape[3]}, through every host")
-    for column in ("host", "model", "max |difference|", "min", "max", "PSNR [dB]", "time [ms]", ""):
+    for column in ("host", "model", "max |diff|", "min", "max", "PSNR [dB]", "time [ms]", ""):
         table.add_column(column, justify="left" if column in ("host", "model") else "right")
     wrong = 0
     for host, model, result, ms in rows:
