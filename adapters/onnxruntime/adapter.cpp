@@ -35,13 +35,25 @@ const Overload& self(const OrtCustomOp* op) { return *static_cast<const Overload
 ONNXTensorElementDataType to_onnx(DType dtype) { return kOnnxTypes[static_cast<int>(dtype)]; }
 
 DType from_onnx(ONNXTensorElementDataType type) {
-  const auto* it = std::find(kOnnxTypes, kOnnxTypes + kDTypeCount, type);
-  if (it == kOnnxTypes + kDTypeCount) throw InvalidArgument("ONNX element type " + std::to_string(type) + " is not one that operators know");
-  return static_cast<DType>(it - kOnnxTypes);
+  // The inverse of kOnnxTypes, since every input of every call passes here.
+  constexpr int kNone = -1, kTypes = 17;
+  static_assert(ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16 < kTypes, "");
+  struct Inverse {
+    int8_t dtype[kTypes];
+    constexpr Inverse() : dtype() {
+      for (int8_t& d : dtype) d = kNone;
+      for (int i = 0; i < kDTypeCount; ++i) dtype[kOnnxTypes[i]] = static_cast<int8_t>(i);
+    }
+  };
+  static constexpr Inverse inverse;
+  const int index = static_cast<int>(type);
+  if (index < 0 || index >= kTypes || inverse.dtype[index] == kNone) {
+    throw InvalidArgument("ONNX element type " + std::to_string(index) + " is not one that operators know");
+  }
+  return static_cast<DType>(inverse.dtype[index]);
 }
 
-void check(const OrtApi* api, OrtStatus* status) {
-  if (status == nullptr) return;
+void throw_status(const OrtApi* api, OrtStatus* status) {
   const std::string message = api->GetErrorMessage(status);
   api->ReleaseStatus(status);
   throw Error(ErrorKind::kInternal, message);
@@ -174,7 +186,8 @@ struct KernelState {
   Device device;
   std::unique_ptr<Node> node;
   GetTypeAndShape get_type_and_shape;  // null before 1.24
-  bool optional_outputs;
+  size_t input_count;          // of the node: trailing optional ones may be missing
+  size_t output_count;
 };
 
 OrtStatus* ORT_API_CALL create_kernel(const OrtCustomOp* op, const OrtApi*, const OrtKernelInfo* info, void** kernel) noexcept {
@@ -202,7 +215,11 @@ OrtStatus* ORT_API_CALL create_kernel(const OrtCustomOp* op, const OrtApi*, cons
       static_assert(sizeof(GetTypeAndShape) == sizeof(void*), "");
       std::memcpy(&state->get_type_and_shape, reinterpret_cast<const char*>(api) + kGetTypeAndShapeSlot * sizeof(void*), sizeof(void*));
     }
-    state->optional_outputs = o.signature().outputs.back().optional;
+    check(api, api->KernelInfo_GetInputCount(info, &state->input_count));
+    check(api, api->KernelInfo_GetOutputCount(info, &state->output_count));
+    if (state->input_count > static_cast<size_t>(kMaxArguments)) {
+      throw InvalidArgument(title + ": at most " + std::to_string(kMaxArguments) + " inputs are allowed, got " + std::to_string(state->input_count));
+    }
     *kernel = state.release();
     return nullptr;
   } catch (...) {
@@ -314,9 +331,7 @@ void compute(const KernelState& k, OrtKernelContext* context) {
   TensorSpec specs[kMaxArguments];
   Dimensions dimensions;
 
-  size_t input_count = 0;
-  check(api, api->KernelContext_GetInputCount(context, &input_count));
-  if (input_count > static_cast<size_t>(kMaxArguments)) throw InvalidArgument("at most 64 inputs are allowed, got " + std::to_string(input_count));
+  const size_t input_count = k.input_count;
   const OrtValue* first = nullptr;  // on the device
   for (size_t i = 0; i < input_count; ++i) {
     const OrtValue* value = nullptr;
@@ -332,12 +347,10 @@ void compute(const KernelState& k, OrtKernelContext* context) {
   node.infer(inputs, static_cast<int>(input_count), specs);
 
   const size_t declared = node.signature().outputs.size();
-  size_t wanted = declared;
-  if (k.optional_outputs) check(api, api->KernelContext_GetOutputCount(context, &wanted));
   for (size_t i = 0; i < declared; ++i) {
     TensorArg& out = outputs[i];
     out = {nullptr, specs[i].shape, specs[i].rank, specs[i].dtype, false};
-    if (i >= wanted) continue;
+    if (i >= k.output_count) continue;
     OrtValue* value = nullptr;
     check(api, api->KernelContext_GetOutput(context, i, specs[i].shape, static_cast<size_t>(specs[i].rank), &value));
     if (value == nullptr) continue;  // an optional output that the model does not use; the others are checked at load

@@ -34,7 +34,10 @@ ONNXTensorElementDataType to_onnx(DType dtype);
 DType from_onnx(ONNXTensorElementDataType type);
 
 /// Throws what a status says, and releases it.
-void check(const OrtApi* api, OrtStatus* status);
+[[noreturn]] void throw_status(const OrtApi* api, OrtStatus* status);
+inline void check(const OrtApi* api, OrtStatus* status) {
+  if (status != nullptr) throw_status(api, status);
+}
 /// The exception in flight as a status. Call in a catch block only.
 OrtStatus* to_status(const OrtApi* api) noexcept;
 

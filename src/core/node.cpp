@@ -125,6 +125,11 @@ Node::Node(const Operator& op, const Signature& signature, std::string title, st
       title_(std::move(title)),
       attributes_(std::move(attributes)),
       required_inputs_(signature.required_inputs()) {
+  for (const Argument& a : signature_.inputs) {
+    for (const ShapePattern& p : a.shapes) {
+      for (const Dim& d : p.dims) later_ = later_ || d.optional_prefix || !d.args.empty();
+    }
+  }
   ++alive_;
 }
 
@@ -308,7 +313,7 @@ void Node::infer(const TensorArg* inputs, int input_count, TensorSpec* outputs) 
     if ((chosen[i] = choose(a, inputs[i], b)) == nullptr) fail_shape(a, inputs[i], b);
   }
   bool optional_prefix = false, arithmetic = false;
-  for (int i = 0; i < input_count; ++i) {
+  for (int i = 0; later_ && i < input_count; ++i) {
     if (chosen[i] == nullptr) continue;
     for (const Dim& d : chosen[i]->dims) {
       optional_prefix |= d.optional_prefix;

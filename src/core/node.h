@@ -85,6 +85,7 @@ class Node {
   std::string title_;
   std::vector<AttributeValue> attributes_;
   int required_inputs_;
+  bool later_ = false;  // some input has `*B?` or arithmetic, which wait for the others
   static std::atomic<int64_t> alive_;
 };
 
