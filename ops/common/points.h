@@ -57,4 +57,10 @@ OPBRIDGE_HD bool in_range(I index, int64_t n) {
   return index >= 0 && static_cast<int64_t>(index) < n;
 }
 
+/// features[at], or 0 where the index is out of range.
+template <class T, class I>
+OPBRIDGE_HD T read_or_zero(const T* features, I at, int64_t n) {
+  return in_range(at, n) ? features[at] : T{};
+}
+
 }  // namespace pvn3d

@@ -1,43 +1,50 @@
-#include "common/gather.h"
-#include "gather_points/gather_points.h"
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "gather_points/gather_points_cpu.cpp"
+#include "common/simd.h"
+// After it, always.
+#include "common/gather-inl.h"
 
-namespace {
+HWY_BEFORE_NAMESPACE();
+namespace pvn3d::HWY_NAMESPACE {
 
-using opbridge::Call;
-using opbridge::dispatch;
-using opbridge::f16;
-
-void gather_points_cpu(const Call& call) {
+void gather_points_cpu(const opbridge::Call& call) {
   const int64_t *features = call.input_arg(0).shape, *idx = call.input_arg(1).shape;
-  dispatch<f16, float, double>(call.input_dtype(0), [&](auto t) {
-    dispatch<int32_t, int64_t>(call.input_dtype(1), [&](auto i) {
+  opbridge::dispatch<opbridge::f16, float, double>(call.input_dtype(0), [&](auto t) {
+    opbridge::dispatch<int32_t, int64_t>(call.input_dtype(1), [&](auto i) {
       using T = decltype(t);
       using I = decltype(i);
-      pvn3d::gather_columns<T, I>(call, call.input<T>(0).data(), call.input<I>(1).data(),
-                                  call.output<T>(0).data(), features[0], features[1], features[2], idx[1]);
+      gather_columns<T, I>(call, call.input<T>(0).data(), call.input<I>(1).data(), call.output<T>(0).data(),
+                           features[0], features[1], features[2], idx[1]);
     });
   });
 }
 
-size_t grad_workspace(const Call& call) {
+size_t gather_points_grad_workspace(const opbridge::Call& call) {
   const int64_t *features = call.input_arg(1).shape, *idx = call.input_arg(2).shape;
-  return pvn3d::inverse_index_bytes(features[0], features[2], idx[1]);
+  return inverse_index_bytes(features[0], features[2], idx[1]);
 }
 
-void gather_points_grad_cpu(const Call& call) {
+void gather_points_grad_cpu(const opbridge::Call& call) {
   const int64_t *features = call.input_arg(1).shape, *idx = call.input_arg(2).shape;
-  dispatch<f16, float, double>(call.input_dtype(0), [&](auto t) {
-    dispatch<int32_t, int64_t>(call.input_dtype(2), [&](auto i) {
+  opbridge::dispatch<opbridge::f16, float, double>(call.input_dtype(0), [&](auto t) {
+    opbridge::dispatch<int32_t, int64_t>(call.input_dtype(2), [&](auto i) {
       using T = decltype(t);
       using I = decltype(i);
-      pvn3d::gather_columns_grad<T, I>(call, call.input<T>(0).data(), call.input<I>(2).data(),
-                                       call.output<T>(0).data(), features[0], features[1], features[2],
-                                       idx[1]);
+      gather_columns_grad<T, I>(call, call.input<T>(0).data(), call.input<I>(2).data(),
+                                call.output<T>(0).data(), features[0], features[1], features[2], idx[1]);
     });
   });
 }
 
-}  // namespace
+}  // namespace pvn3d::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace pvn3d {
+OPBRIDGE_DISPATCHED_KERNEL(gather_points_cpu)
+OPBRIDGE_DISPATCHED_KERNEL(gather_points_grad_cpu)
+OPBRIDGE_DISPATCHED_WORKSPACE(gather_points_grad_workspace)
+}  // namespace pvn3d
 
 OPBRIDGE_OPERATORS(gather_points) {
   return {
@@ -49,7 +56,7 @@ OPBRIDGE_OPERATORS(gather_points) {
             where T in {f16, f32, f64}, I in {i32, i64}
             grad: GatherPointsGrad
       )")
-          .cpu(gather_points_cpu),
+          .cpu(pvn3d::best_gather_points_cpu()),
       opbridge::Operator(R"(
         "Gradient of GatherPoints with respect to features."
         GatherPointsGrad(grad_out: T[B,C,M] "gradient of out",
@@ -58,7 +65,8 @@ OPBRIDGE_OPERATORS(gather_points) {
             -> grad_features: T[B,C,N] "sums of grad_out, each in ascending order of positions, in f64"
             where T in {f16, f32, f64}, I in {i32, i64}
       )")
-          .cpu(gather_points_grad_cpu)
-          .workspace(grad_workspace),
+          .cpu(pvn3d::best_gather_points_grad_cpu())
+          .workspace(pvn3d::any_gather_points_grad_workspace),
   };
 }
+#endif

@@ -1,17 +1,23 @@
 #include <algorithm>
 #include <string>
+#include <type_traits>
 
 #include "l2_normalize/l2_normalize.h"
 
-namespace {
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "l2_normalize/l2_normalize_cpu.cpp"
+#include "common/simd.h"
 
-using opbridge::Call;
+HWY_BEFORE_NAMESPACE();
+namespace pvn3d::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
 
 // x as (outer, length, inner), normalised over `length`.
 struct Shape {
   int64_t outer = 1, length = 1, inner = 1;
 
-  explicit Shape(const Call& call, int input) {
+  explicit Shape(const opbridge::Call& call, int input) {
     const opbridge::TensorArg& x = call.input_arg(input);
     const int64_t given = call.attr_int("axis"), axis = given < 0 ? given + x.rank : given;
     if (axis < 0 || axis >= x.rank) {
@@ -36,25 +42,106 @@ double dot(const T* a, const T* b, int64_t length, int64_t stride) {
   return l2_normalize::sum_tree(sums);
 }
 
-void l2_normalize_cpu(const Call& call) {
+using D64 = hn::CappedTag<double, l2_normalize::kPartialSums>;
+
+/// The next elements as doubles, and back.
+template <class T>
+HWY_INLINE hn::Vec<D64> load(const T* x) {
+  const D64 d;
+  if constexpr (std::is_same_v<T, double>) {
+    return hn::LoadU(d, x);
+  } else {
+    return hn::PromoteTo(d, hn::LoadU(hn::Rebind<float, D64>(), x));
+  }
+}
+template <class T>
+HWY_INLINE void store(hn::Vec<D64> v, T* y) {
+  if constexpr (std::is_same_v<T, double>) {
+    hn::StoreU(v, D64(), y);
+  } else {
+    const hn::Rebind<float, D64> narrow;
+    hn::StoreU(hn::DemoteTo(narrow, v), narrow, y);
+  }
+}
+
+// One contiguous vector of f32 or f64.
+template <class T>
+HWY_INLINE void normalize_row(const T* x, int64_t length, double eps, T* y) {
+  constexpr int64_t kSums = l2_normalize::kPartialSums;
+  const D64 d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d)), whole = length / kSums * kSums;
+  HWY_ALIGN double sums[kSums];
+  for (int64_t lane = 0; lane < kSums; lane += lanes) {
+    auto sum = hn::Zero(d);
+    for (int64_t i = lane; i < whole; i += kSums) {
+      const auto v = load(x + i);
+      sum = hn::Add(sum, hn::Mul(v, v));
+    }
+    hn::Store(sum, d, sums + lane);
+  }
+  for (int64_t i = whole; i < length; ++i)
+    sums[i - whole] += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  const double scale = l2_normalize::scale(l2_normalize::sum_tree(sums), eps);
+  const auto factor = hn::Set(d, scale);
+  int64_t i = 0;
+  for (; i + lanes <= length; i += lanes) store(hn::Mul(load(x + i), factor), y + i);
+  for (; i < length; ++i) y[i] = static_cast<T>(static_cast<double>(x[i]) * scale);
+}
+
+// Several rows of three f32 at a time; returns how many rows it did.
+inline int64_t normalize_triples(const float* x, int64_t rows, double eps, float* y) {
+  int64_t r = 0;
+  const D64 d;
+  const hn::Rebind<float, D64> narrow;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const auto zero = hn::Zero(d), one = hn::Set(d, 1.0), least = hn::Set(d, eps);
+  for (; r + lanes <= rows; r += lanes) {
+    hn::Vec<hn::Rebind<float, D64>> x0, x1, x2;
+    hn::LoadInterleaved3(narrow, x + 3 * r, x0, x1, x2);
+    const auto a = hn::PromoteTo(d, x0), b = hn::PromoteTo(d, x1), c = hn::PromoteTo(d, x2);
+    // sum_tree() and scale(), whose other partial sums are 0
+    const auto length = hn::Sqrt(hn::Add(hn::Add(hn::Mul(a, a), hn::Mul(c, c)), hn::Mul(b, b)));
+    const auto divisor = hn::IfThenElse(hn::Lt(length, least), least, length);
+    const auto factor = hn::IfThenElse(hn::Eq(divisor, zero), zero, hn::Div(one, divisor));
+    hn::StoreInterleaved3(hn::DemoteTo(narrow, hn::Mul(a, factor)), hn::DemoteTo(narrow, hn::Mul(b, factor)),
+                          hn::DemoteTo(narrow, hn::Mul(c, factor)), narrow, y + 3 * r);
+  }
+  return r;
+}
+
+void l2_normalize_cpu(const opbridge::Call& call) {
   const Shape s(call, 0);
   const double eps = static_cast<double>(call.attr_float("eps"));
   opbridge::dispatch<opbridge::f16, float, double>(call.input_dtype(0), [&](auto zero) {
     using T = decltype(zero);
+    const T* input = call.input<T>(0).data();
+    T* output = call.output<T>(0).data();
     call.parallel_for(s.outer * s.inner, s.grain(), [&](int64_t begin, int64_t end) {
+      if constexpr (!std::is_same_v<T, opbridge::f16>) {
+        if (s.inner == 1) {
+          if constexpr (std::is_same_v<T, float>) {
+            if (s.length == 3)
+              begin += normalize_triples(input + 3 * begin, end - begin, eps, output + 3 * begin);
+          }
+          for (int64_t v = begin; v < end; ++v)
+            normalize_row(input + v * s.length, s.length, eps, output + v * s.length);
+          return;
+        }
+      }
       for (int64_t v = begin; v < end; ++v) {
         const int64_t at = v / s.inner * s.length * s.inner + v % s.inner;
-        const T* x = call.input<T>(0).data() + at;
-        T* y = call.output<T>(0).data() + at;
+        const T* x = input + at;
+        T* y = output + at;
         const double scale = l2_normalize::scale(dot(x, x, s.length, s.inner), eps);
-        for (int64_t i = 0; i < s.length; ++i)
+        for (int64_t i = 0; i < s.length; ++i) {
           y[i * s.inner] = static_cast<T>(static_cast<double>(x[i * s.inner]) * scale);
+        }
       }
     });
   });
 }
 
-void l2_normalize_grad_cpu(const Call& call) {
+void l2_normalize_grad_cpu(const opbridge::Call& call) {
   const Shape s(call, 1);
   const double eps = static_cast<double>(call.attr_float("eps"));
   opbridge::dispatch<opbridge::f16, float, double>(call.input_dtype(0), [&](auto zero) {
@@ -77,7 +164,14 @@ void l2_normalize_grad_cpu(const Call& call) {
   });
 }
 
-}  // namespace
+}  // namespace pvn3d::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace pvn3d {
+OPBRIDGE_DISPATCHED_KERNEL(l2_normalize_cpu)
+OPBRIDGE_DISPATCHED_KERNEL(l2_normalize_grad_cpu)
+}  // namespace pvn3d
 
 OPBRIDGE_OPERATORS(l2_normalize) {
   return {
@@ -90,7 +184,7 @@ OPBRIDGE_OPERATORS(l2_normalize) {
             where T in {f16, f32, f64}
             grad: L2NormalizeGrad
       )")
-          .cpu(l2_normalize_cpu),
+          .cpu(pvn3d::best_l2_normalize_cpu()),
       opbridge::Operator(R"(
         "Gradient of L2Normalize."
         L2NormalizeGrad(grad_y: T[*S] "gradient of y",
@@ -100,6 +194,7 @@ OPBRIDGE_OPERATORS(l2_normalize) {
             -> grad_x: T[*S] "gradient of x"
             where T in {f16, f32, f64}
       )")
-          .cpu(l2_normalize_grad_cpu),
+          .cpu(pvn3d::best_l2_normalize_grad_cpu()),
   };
 }
+#endif

@@ -1,54 +1,128 @@
 #include <algorithm>
 
-#include "common/gather.h"
-#include "common/inverse_index.h"
 #include "three_interpolate/three_interpolate.h"
 
-namespace {
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "three_interpolate/three_interpolate_cpu.cpp"
+#include "common/simd.h"
+// After it, always.
+#include "common/gather-inl.h"
 
-using opbridge::Call;
-using opbridge::dispatch;
-using opbridge::f16;
+HWY_BEFORE_NAMESPACE();
+namespace pvn3d::HWY_NAMESPACE {
 
-void three_interpolate_cpu(const Call& call) {
+/// Indices and weights of one batch, each of the three apart, and whether all indices are in range.
+template <class C>
+struct Columns {
+  int32_t* idx[3];
+  C* weight[3];
+  bool* good;
+  size_t bytes;
+
+  /// Of batch b.
+  Columns(void* workspace, int64_t b, int64_t n)
+      : Columns(Arena(static_cast<char*>(workspace) + b * size(n)), n) {}
+
+  static int64_t size(int64_t n) { return static_cast<int64_t>(Columns(Arena(), n).bytes); }
+
+ private:
+  Columns(Arena a, int64_t n) : good(a.take<bool>(1)) {
+    for (int32_t*& i : idx) i = a.take<int32_t>(n);
+    for (C*& w : weight) w = a.take<C>(n);
+    bytes = a.used();
+  }
+};
+
+// One channel, all indices in range.
+template <class T, class C>
+void interpolate_row(const T* features, const Columns<C>& columns, int64_t n, T* out) {
+  const auto& idx = columns.idx;
+  const auto& w = columns.weight;
+  int64_t p = 0;
+#if HWY_TARGET <= HWY_AVX2
+  if constexpr (std::is_same_v<T, float>) {
+    const hn::ScalableTag<float> d;
+    const hn::RebindToSigned<decltype(d)> di;
+    const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+    const auto term = [&](int j) HWY_ATTR {
+      return hn::Mul(hn::Load(d, w[j] + p), hn::GatherIndex(d, features, hn::Load(di, idx[j] + p)));
+    };
+    for (; p + lanes <= n; p += lanes) hn::StoreU(hn::Add(hn::Add(term(0), term(1)), term(2)), d, out + p);
+  }
+#endif
+  for (; p < n; ++p) {
+    out[p] = static_cast<T>(three_interpolate::weighted_sum<C>(
+        w[0][p], features[idx[0][p]], w[1][p], features[idx[1][p]], w[2][p], features[idx[2][p]]));
+  }
+}
+
+template <class T, class I>
+void interpolate(const opbridge::Call& call) {
+  using C = Compute<T>;
   const int64_t batches = call.input_arg(0).shape[0], channels = call.input_arg(0).shape[1],
                 m = call.input_arg(0).shape[2];
   const int64_t n = call.input_arg(1).shape[1];
-  dispatch<f16, float, double>(call.input_dtype(0), [&](auto t) {
-    dispatch<int32_t, int64_t>(call.input_dtype(1), [&](auto i) {
-      using T = decltype(t);
-      using I = decltype(i);
-      using C = pvn3d::Compute<T>;
-      const int64_t grain = std::max<int64_t>(1, (1 << 15) / std::max<int64_t>(1, n));
-      call.parallel_for(batches * channels, grain, [&](int64_t begin, int64_t end) {
-        for (int64_t row = begin; row < end; ++row) {
-          const T* f = call.input<T>(0).data() + row * m;
-          const I* idx = call.input<I>(1).data() + row / channels * n * 3;
-          const T* w = call.input<T>(2).data() + row / channels * n * 3;
-          T* out = call.output<T>(0).data() + row * n;
-          const auto feature = [&](I at) { return static_cast<C>(pvn3d::read_or_zero(f, at, m)); };
-          for (int64_t p = 0; p < n; ++p) {
-            out[p] = static_cast<T>(three_interpolate::weighted_sum<C>(
-                w[3 * p], feature(idx[3 * p]), w[3 * p + 1], feature(idx[3 * p + 1]), w[3 * p + 2],
-                feature(idx[3 * p + 2])));
-          }
+  const T *features = call.input<T>(0).data(), *weight = call.input<T>(2).data();
+  const I* idx = call.input<I>(1).data();
+  T* out = call.output<T>(0).data();
+  call.parallel_for(batches, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t b = begin; b < end; ++b) {
+      const Columns<C> columns(call.workspace(), b, n);
+      *columns.good = all_in_range(idx + b * n * 3, n * 3, m);
+      for (int64_t p = 0; p < n; ++p) {
+        for (int j = 0; j < 3; ++j) {
+          columns.idx[j][p] = static_cast<int32_t>(idx[(b * n + p) * 3 + j]);
+          columns.weight[j][p] = static_cast<C>(weight[(b * n + p) * 3 + j]);
         }
-      });
-    });
+      }
+    }
+  });
+  const int64_t grain = std::max<int64_t>(1, (1 << 15) / std::max<int64_t>(1, n));
+  call.parallel_for(batches * channels, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const int64_t b = row / channels;
+      const Columns<C> columns(call.workspace(), b, n);
+      const T* f = features + row * m;
+      T* o = out + row * n;
+      if (*columns.good) {
+        interpolate_row(f, columns, n, o);
+        continue;
+      }
+      const I* at = idx + b * n * 3;
+      const auto feature = [&](int64_t i) { return static_cast<C>(read_or_zero(f, at[i], m)); };
+      for (int64_t p = 0; p < n; ++p) {
+        o[p] = static_cast<T>(three_interpolate::weighted_sum<C>(columns.weight[0][p], feature(3 * p),
+                                                                 columns.weight[1][p], feature(3 * p + 1),
+                                                                 columns.weight[2][p], feature(3 * p + 2)));
+      }
+    }
   });
 }
 
-size_t grad_workspace(const Call& call) {
-  return pvn3d::inverse_index_bytes(call.input_arg(1).shape[0], call.input_arg(1).shape[2],
-                                    call.input_arg(2).shape[1] * 3);
+void three_interpolate_cpu(const opbridge::Call& call) {
+  opbridge::dispatch<opbridge::f16, float, double>(call.input_dtype(0), [&](auto t) {
+    opbridge::dispatch<int32_t, int64_t>(call.input_dtype(1),
+                                         [&](auto i) { interpolate<decltype(t), decltype(i)>(call); });
+  });
 }
 
-void three_interpolate_grad_cpu(const Call& call) {
+size_t three_interpolate_workspace(const opbridge::Call& call) {
+  const int64_t batches = call.input_arg(0).shape[0], n = call.input_arg(1).shape[1];
+  const bool f64 = call.input_dtype(0) == opbridge::DType::f64;
+  return static_cast<size_t>(batches * (f64 ? Columns<double>::size(n) : Columns<float>::size(n)));
+}
+
+size_t three_interpolate_grad_workspace(const opbridge::Call& call) {
+  return inverse_index_bytes(call.input_arg(1).shape[0], call.input_arg(1).shape[2],
+                             call.input_arg(2).shape[1] * 3);
+}
+
+void three_interpolate_grad_cpu(const opbridge::Call& call) {
   const int64_t batches = call.input_arg(1).shape[0], channels = call.input_arg(1).shape[1],
                 m = call.input_arg(1).shape[2];
   const int64_t n = call.input_arg(2).shape[1];
-  dispatch<f16, float, double>(call.input_dtype(0), [&](auto t) {
-    dispatch<int32_t, int64_t>(call.input_dtype(2), [&](auto i) {
+  opbridge::dispatch<opbridge::f16, float, double>(call.input_dtype(0), [&](auto t) {
+    opbridge::dispatch<int32_t, int64_t>(call.input_dtype(2), [&](auto i) {
       using T = decltype(t);
       using I = decltype(i);
       const T *grad_out = call.input<T>(0).data(), *features = call.input<T>(1).data(),
@@ -57,23 +131,23 @@ void three_interpolate_grad_cpu(const Call& call) {
       T *grad_features = call.output<T>(0).data(), *grad_weight = call.output<T>(1).data();
       call.parallel_for(batches, 1, [&](int64_t begin, int64_t end) {
         for (int64_t b = begin; b < end; ++b)
-          pvn3d::inverse_index(call, b, m, n * 3).build(idx + b * n * 3, n * 3, m);
+          inverse_index(call, b, m, n * 3).build(idx + b * n * 3, n * 3, m);
       });
-      call.parallel_for(
-          batches * channels, std::max<int64_t>(1, (1 << 15) / (m + n + 1)), [&](int64_t begin, int64_t end) {
-            for (int64_t row = begin; row < end; ++row) {
-              const pvn3d::InverseIndex who = pvn3d::inverse_index(call, row / channels, m, n * 3);
-              const T *g = grad_out + row * n, *w = weight + row / channels * n * 3;
-              for (int64_t k = 0; k < m; ++k) {
-                double sum = 0;
-                for (int32_t p = who.start[k]; p < who.start[k + 1]; ++p) {
-                  const int32_t at = who.order[p];
-                  sum += static_cast<double>(w[at]) * static_cast<double>(g[at / 3]);
-                }
-                grad_features[row * m + k] = static_cast<T>(sum);
-              }
-            }
-          });
+      call.parallel_for(batches * channels, std::max<int64_t>(1, (1 << 15) / (m + n + 1)),
+                        [&](int64_t begin, int64_t end) {
+                          for (int64_t row = begin; row < end; ++row) {
+                            const InverseIndex who = inverse_index(call, row / channels, m, n * 3);
+                            const T *g = grad_out + row * n, *w = weight + row / channels * n * 3;
+                            for (int64_t k = 0; k < m; ++k) {
+                              double sum = 0;
+                              for (int32_t p = who.start[k]; p < who.start[k + 1]; ++p) {
+                                const int32_t at = who.order[p];
+                                sum += static_cast<double>(w[at]) * static_cast<double>(g[at / 3]);
+                              }
+                              grad_features[row * m + k] = static_cast<T>(sum);
+                            }
+                          }
+                        });
       constexpr int64_t kBlock =
           256;  // points at a time: their sums stay in the cache while the channels stream by
       call.parallel_for(batches * n, kBlock, [&](int64_t begin, int64_t end) {
@@ -84,7 +158,7 @@ void three_interpolate_grad_cpu(const Call& call) {
             const double g = static_cast<double>(grad_out[row * n + p % n]);
             for (int j = 0; j < 3; ++j) {
               sums[p - begin][j] +=
-                  g * static_cast<double>(pvn3d::read_or_zero(features + row * m, idx[3 * p + j], m));
+                  g * static_cast<double>(read_or_zero(features + row * m, idx[3 * p + j], m));
             }
           }
         }
@@ -96,7 +170,16 @@ void three_interpolate_grad_cpu(const Call& call) {
   });
 }
 
-}  // namespace
+}  // namespace pvn3d::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace pvn3d {
+OPBRIDGE_DISPATCHED_KERNEL(three_interpolate_cpu)
+OPBRIDGE_DISPATCHED_WORKSPACE(three_interpolate_workspace)
+OPBRIDGE_DISPATCHED_KERNEL(three_interpolate_grad_cpu)
+OPBRIDGE_DISPATCHED_WORKSPACE(three_interpolate_grad_workspace)
+}  // namespace pvn3d
 
 OPBRIDGE_OPERATORS(three_interpolate) {
   return {
@@ -109,7 +192,9 @@ OPBRIDGE_OPERATORS(three_interpolate) {
             where T in {f16, f32, f64}, I in {i32, i64}
             grad: ThreeInterpolateGrad
       )")
-          .cpu(three_interpolate_cpu),
+
+          .cpu(pvn3d::best_three_interpolate_cpu())
+          .workspace(pvn3d::any_three_interpolate_workspace),
       opbridge::Operator(R"(
         "Gradient of ThreeInterpolate with respect to features and weight."
         ThreeInterpolateGrad(grad_out: T[B,C,N] "gradient of out",
@@ -120,7 +205,8 @@ OPBRIDGE_OPERATORS(three_interpolate) {
                 grad_weight: T[B,N,3]   "sums of features times grad_out over the channels in order, in f64")
             where T in {f16, f32, f64}, I in {i32, i64}
       )")
-          .cpu(three_interpolate_grad_cpu)
-          .workspace(grad_workspace),
+          .cpu(pvn3d::best_three_interpolate_grad_cpu())
+          .workspace(pvn3d::any_three_interpolate_grad_workspace),
   };
 }
+#endif
