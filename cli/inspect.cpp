@@ -45,8 +45,10 @@ std::string joined(const std::vector<std::string>& items, const char* separator 
 std::string dim_text(const Json& dim, bool nested = false) {
   if (dim.is_string()) return dim.get<std::string>();
   if (!dim.is_object()) return dim.dump();
-  if (dim.contains("prefix")) return "*" + dim["prefix"].get<std::string>() + (dim["optional"] == true ? "?" : "");
-  const std::string text = dim_text(dim["args"][0], true) + dim["op"].get<std::string>() + dim_text(dim["args"][1], true);
+  if (dim.contains("prefix"))
+    return "*" + dim["prefix"].get<std::string>() + (dim["optional"] == true ? "?" : "");
+  const std::string text =
+      dim_text(dim["args"][0], true) + dim["op"].get<std::string>() + dim_text(dim["args"][1], true);
   return nested ? "(" + text + ")" : text;
 }
 
@@ -98,19 +100,21 @@ void print_operator(const Json& op, const std::string& domain) {
       if (a.value("optional", false)) notes.push_back("optional");
       if (a.value("variadic", false)) notes.push_back("one or more");
       if (a.value("host", false)) notes.push_back("on the host");
-      rows.push_back({a["name"], dtypes(a["dtype"]), shapes_text(a["shapes"]), joined(notes), a.value("doc", "")});
+      rows.push_back(
+          {a["name"], dtypes(a["dtype"]), shapes_text(a["shapes"]), joined(notes), a.value("doc", "")});
     }
   }
   std::printf("%s", table(rows).c_str());
   if (!op["attributes"].empty()) {
     rows = {{"attribute", "type", "range", "default", "meaning"}};
     for (const Json& a : op["attributes"]) {
-      rows.push_back({a["name"], a["type"], range_text(a), a.contains("default") ? value_text(a["default"]) : "required",
-                      a.value("doc", "")});
+      rows.push_back({a["name"], a["type"], range_text(a),
+                      a.contains("default") ? value_text(a["default"]) : "required", a.value("doc", "")});
     }
     std::printf("%s", table(rows).c_str());
   }
-  if (op.contains("grad") && op["grad"].is_string()) std::printf("  gradient: %s\n", value_text(op["grad"]).c_str());
+  if (op.contains("grad") && op["grad"].is_string())
+    std::printf("  gradient: %s\n", value_text(op["grad"]).c_str());
   std::printf("  fingerprint: %s\n", value_text(op["fingerprint"]).c_str());
 }
 
@@ -119,7 +123,8 @@ void print_library(const LibraryFile& library) {
   if (library.is_opbridge()) {
     const Json& m = library.manifest;
     std::printf("%s %s, domain %s, made with opbridge %s\n", heading(value_text(m["library"])).c_str(),
-                m["version"].dump().c_str(), value_text(m["domain"]).c_str(), m.value("opbridge", "?").c_str());
+                m["version"].dump().c_str(), value_text(m["domain"]).c_str(),
+                m.value("opbridge", "?").c_str());
     const Json ort = m.value("onnxruntime", Json::object());
     const Json cuda = m.value("cuda", Json());
     std::printf("  %s\n", library.path.c_str());
@@ -133,11 +138,13 @@ void print_library(const LibraryFile& library) {
     }
     for (const Json& op : m["operators"]) print_operator(op, library.domain());
   } else {
-    std::printf("%s\n  %s\n", heading(fs::path(library.path).filename().string()).c_str(), library.path.c_str());
+    std::printf("%s\n  %s\n", heading(fs::path(library.path).filename().string()).c_str(),
+                library.path.c_str());
     std::printf("  not an opbridge library (no opbridge_get_library); read without loading it\n");
-    std::printf("  %s\n", elf.exports("RegisterCustomOps") ? "exports RegisterCustomOps: ONNX Runtime can load it"
-                                                            : "exports no RegisterCustomOps: ONNX Runtime cannot load it "
-                                                              "as a custom-operator library");
+    std::printf("  %s\n", elf.exports("RegisterCustomOps")
+                              ? "exports RegisterCustomOps: ONNX Runtime can load it"
+                              : "exports no RegisterCustomOps: ONNX Runtime cannot load it "
+                                "as a custom-operator library");
     if (elf.has_cuda_code) std::printf("  contains CUDA kernels\n");
   }
   constexpr size_t kShown = 20;
@@ -164,8 +171,13 @@ Json library_json(const LibraryFile& library) {
           {"onnxruntime_loadable", elf.exports("RegisterCustomOps")},
           {"manifest", library.manifest},
           {"file",
-           {{"machine", elf.machine}, {"soname", elf.soname}, {"run_path", elf.run_path}, {"linked", elf.needed},
-            {"needed_versions", elf.needed_versions}, {"exported", elf.exported}, {"cuda_code", elf.has_cuda_code}}}};
+           {{"machine", elf.machine},
+            {"soname", elf.soname},
+            {"run_path", elf.run_path},
+            {"linked", elf.needed},
+            {"needed_versions", elf.needed_versions},
+            {"exported", elf.exported},
+            {"cuda_code", elf.has_cuda_code}}}};
 }
 
 // --- models
@@ -176,7 +188,8 @@ Json values_json(const std::vector<ValueInfo>& values) {
   Json list = Json::array();
   for (const ValueInfo& v : values) {
     Json dims = Json::array();
-    for (const Dimension& d : v.dims) dims.push_back(d.size >= 0 ? Json(d.size) : d.symbol.empty() ? Json() : Json(d.symbol));
+    for (const Dimension& d : v.dims)
+      dims.push_back(d.size >= 0 ? Json(d.size) : d.symbol.empty() ? Json() : Json(d.symbol));
     list.push_back({{"name", v.name}, {"type", v.type}, {"shape", v.rank_known ? dims : Json()}});
     if (v.has_default) list.back()["has_default"] = true;
   }
@@ -190,19 +203,35 @@ Json model_json(const ModelInfo& model, const std::vector<LibraryFile>& librarie
   for (const auto& [file, there] : model.external_data) external[file] = there;
   for (const CustomNode& node : model.custom_nodes) {
     Json attributes = Json::object(), constants = Json::object();
-    for (const NodeAttribute& a : node.attributes) attributes[a.name] = {{"type", a.type}, {"value", a.value}};
+    for (const NodeAttribute& a : node.attributes)
+      attributes[a.name] = {{"type", a.type}, {"value", a.value}};
     for (const auto& [position, text] : node.constant_inputs) constants[std::to_string(position)] = text;
     const LibraryFile* library = find_library(node, libraries);
-    nodes.push_back({{"name", node.name}, {"domain", node.domain}, {"op", node.op}, {"where", node.where},
-                     {"attributes", attributes}, {"inputs", node.inputs}, {"outputs", node.outputs},
-                     {"constant_inputs", constants}, {"library", library == nullptr ? Json() : Json(library->path)},
+    nodes.push_back({{"name", node.name},
+                     {"domain", node.domain},
+                     {"op", node.op},
+                     {"where", node.where},
+                     {"attributes", attributes},
+                     {"inputs", node.inputs},
+                     {"outputs", node.outputs},
+                     {"constant_inputs", constants},
+                     {"library", library == nullptr ? Json() : Json(library->path)},
                      {"unknown_attributes",
                       library == nullptr ? std::vector<std::string>() : unknown_attributes(node, *library)}});
   }
-  return {{"kind", "model"}, {"path", model.path}, {"ir_version", model.ir_version}, {"producer", model.producer},
-          {"opsets", opsets}, {"metadata", model.metadata}, {"inputs", values_json(model.inputs)},
-          {"outputs", values_json(model.outputs)}, {"nodes", model.node_count}, {"functions", model.functions},
-          {"external_data", external}, {"custom_nodes", nodes}, {"problems", problems}};
+  return {{"kind", "model"},
+          {"path", model.path},
+          {"ir_version", model.ir_version},
+          {"producer", model.producer},
+          {"opsets", opsets},
+          {"metadata", model.metadata},
+          {"inputs", values_json(model.inputs)},
+          {"outputs", values_json(model.outputs)},
+          {"nodes", model.node_count},
+          {"functions", model.functions},
+          {"external_data", external},
+          {"custom_nodes", nodes},
+          {"problems", problems}};
 }
 
 void print_model(const ModelInfo& model, const std::vector<LibraryFile>& libraries,
@@ -216,12 +245,14 @@ void print_model(const ModelInfo& model, const std::vector<LibraryFile>& librari
   if (!model.producer.empty()) rows.push_back({"producer", model.producer});
   rows.push_back({"nodes", std::to_string(model.node_count)});
   if (!model.functions.empty()) rows.push_back({"functions", joined(model.functions)});
-  for (const auto& [file, there] : model.external_data) rows.push_back({"weights in", file + (there ? "" : " (MISSING)")});
+  for (const auto& [file, there] : model.external_data)
+    rows.push_back({"weights in", file + (there ? "" : " (MISSING)")});
   for (const auto& [key, value] : model.metadata) rows.push_back({"metadata", key + " = " + value});
   std::printf("%s\n", table(rows).c_str());
 
   rows = {{"input", "type"}};
-  for (const ValueInfo& v : model.inputs) rows.push_back({v.name, type_of(v), v.has_default ? "has a default" : ""});
+  for (const ValueInfo& v : model.inputs)
+    rows.push_back({v.name, type_of(v), v.has_default ? "has a default" : ""});
   rows.push_back({});
   rows.push_back({"output", "type"});
   for (const ValueInfo& v : model.outputs) rows.push_back({v.name, type_of(v)});
@@ -252,7 +283,8 @@ void print_model(const ModelInfo& model, const std::vector<LibraryFile>& librari
     std::printf("%s", table(facts).c_str());
   }
   if (model.custom_nodes.empty() || !libraries.empty()) {
-    for (const std::string& p : problems) std::printf("%s %s\n", heading("problem:").c_str(), printable(p).c_str());
+    for (const std::string& p : problems)
+      std::printf("%s %s\n", heading("problem:").c_str(), printable(p).c_str());
   } else {
     std::printf("\nPass --library to see which library serves them.\n");
   }
@@ -260,22 +292,27 @@ void print_model(const ModelInfo& model, const std::vector<LibraryFile>& librari
 
 int inspect(const Options& options) {
   if (is_elf(options.file)) {
-    if (!options.libraries.empty()) throw InvalidArgument("--library goes with a model, '" + options.file + "' is a library");
+    if (!options.libraries.empty())
+      throw InvalidArgument("--library goes with a model, '" + options.file + "' is a library");
     const LibraryFile library = read_library(options.file);
-    if (options.json) print_json(library_json(library));
-    else print_library(library);
+    if (options.json)
+      print_json(library_json(library));
+    else
+      print_library(library);
     return kOk;
   }
   std::error_code ec;
   const std::string extension = fs::path(options.file).extension().string();
-  if (extension == ".so" || extension.rfind(".so.", 0) == 0) read_elf(options.file);  // says what is wrong with it
+  if (extension == ".so" || extension.rfind(".so.", 0) == 0)
+    read_elf(options.file);  // says what is wrong with it
   ModelInfo model;
   try {
     model = read_model(options.file);
   } catch (const Error& e) {
     const bool readable = fs::is_regular_file(options.file, ec);
     if (!readable || extension == ".onnx" || extension == ".ort") throw;
-    throw InvalidArgument("'" + options.file + "' is neither a shared library (.so) nor an ONNX model (.onnx)");
+    throw InvalidArgument("'" + options.file +
+                          "' is neither a shared library (.so) nor an ONNX model (.onnx)");
   }
   std::vector<LibraryFile> libraries;
   for (const std::string& path : options.libraries) libraries.push_back(read_operator_library(path));
@@ -285,8 +322,10 @@ int inspect(const Options& options) {
     without.custom_nodes.clear();
     problems = find_problems(without, libraries);
   }
-  if (options.json) print_json(model_json(model, libraries, problems));
-  else print_model(model, libraries, problems);
+  if (options.json)
+    print_json(model_json(model, libraries, problems));
+  else
+    print_model(model, libraries, problems);
   return kOk;
 }
 
@@ -294,11 +333,14 @@ int inspect(const Options& options) {
 
 Command add_inspect(CLI::App& parent) {
   const auto o = std::make_shared<Options>();
-  CLI::App* app = parent.add_subcommand("inspect", "Shows what a custom-operator library or an ONNX model contains");
+  CLI::App* app =
+      parent.add_subcommand("inspect", "Shows what a custom-operator library or an ONNX model contains");
   app->footer(kExamples);
   app->add_option("file", o->file, "A shared library (.so) or a model (.onnx)")->required()->option_text(" ");
-  app->add_option("-l,--library", o->libraries, "For a model: says which operators this library has; may be repeated")
-      ->allow_extra_args(false)->option_text("FILE");
+  app->add_option("-l,--library", o->libraries,
+                  "For a model: says which operators this library has; may be repeated")
+      ->allow_extra_args(false)
+      ->option_text("FILE");
   app->add_flag("--json", o->json, "Prints one JSON object instead of text");
   return {app, [o] { return inspect(*o); }};
 }

@@ -12,8 +12,9 @@ int main(int argc, char** argv) {
   CLI::App app("opbridge: runs, explains and checks ONNX models with custom operators.", "opbridge");
   app.set_version_flag("--version", "opbridge " OPBRIDGE_VERSION);
   app.require_subcommand(1);
-  app.footer("Exit codes: 0 done, 1 failed (the message says why), 2 wrong command line.\n"
-             "'opbridge COMMAND --help' shows the options of a command, with examples.");
+  app.footer(
+      "Exit codes: 0 done, 1 failed (the message says why), 2 wrong command line.\n"
+      "'opbridge COMMAND --help' shows the options of a command, with examples.");
   try {
     const Command commands[] = {add_inspect(app), add_new(app), add_run(app)};
     try {

@@ -20,7 +20,8 @@ std::string styled(int stream, const char* code, const std::string& text) {
 
 // Columns that the text takes: UTF-8 continuation bytes take none.
 size_t width(const std::string& text) {
-  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
+  return static_cast<size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
 }
 
 }  // namespace
@@ -31,7 +32,8 @@ std::string warning_label() { return styled(STDERR_FILENO, "1;33", "warning:"); 
 
 std::string printable(const std::string& text) {
   using Json = nlohmann::json;
-  std::string clean = Json::parse(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace)).get<std::string>();
+  std::string clean =
+      Json::parse(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace)).get<std::string>();
   for (char& c : clean) {
     if (c != '\n' && (static_cast<unsigned char>(c) < 0x20 || c == 0x7f)) c = ' ';
   }
@@ -54,7 +56,8 @@ std::string table(const std::vector<std::vector<std::string>>& raw) {
   std::string text;
   for (const auto& row : rows) {
     std::string line = " ";
-    for (size_t i = 0; i < row.size(); ++i) line += " " + row[i] + std::string(widths[i] - width(row[i]) + 1, ' ');
+    for (size_t i = 0; i < row.size(); ++i)
+      line += " " + row[i] + std::string(widths[i] - width(row[i]) + 1, ' ');
     line.erase(line.find_last_not_of(' ') + 1);
     text += line + "\n";
   }

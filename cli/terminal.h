@@ -13,11 +13,12 @@ std::string heading(const std::string& text);
 std::string error_label();
 std::string warning_label();
 
-/// Text of a file that is shown: what is not UTF-8 is replaced and control characters are taken out, so that no model
-/// can write to the terminal. New lines stay.
+/// Text of a file that is shown: what is not UTF-8 is replaced and control characters are taken out, so that
+/// no model can write to the terminal. New lines stay.
 std::string printable(const std::string& text);
 
-/// Left-aligned columns of printable() text, as wide as their contents, indented by two; the first row is the heading.
+/// Left-aligned columns of printable() text, as wide as their contents, indented by two; the first row is the
+/// heading.
 std::string table(const std::vector<std::vector<std::string>>& rows);
 
 /// "0.25", "1.2e-07": what six digits show.

@@ -1,4 +1,5 @@
-// Reading and writing .npy, .npz and TensorProto files: what goes in comes out, and no file crashes the reader.
+// Reading and writing .npy, .npz and TensorProto files: what goes in comes out, and no file crashes the
+// reader.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -54,7 +55,8 @@ class ArrayFiles : public testing::Test {
 Array numbered(DType dtype, const std::vector<int64_t>& shape) {
   const Array a(dtype, shape);
   auto* bytes = static_cast<uint8_t*>(a.data());
-  for (size_t i = 0; i < a.bytes(); ++i) bytes[i] = static_cast<uint8_t>(dtype == DType::boolean ? i % 2 : i * 37 + 1);
+  for (size_t i = 0; i < a.bytes(); ++i)
+    bytes[i] = static_cast<uint8_t>(dtype == DType::boolean ? i % 2 : i * 37 + 1);
   return a;
 }
 
@@ -64,8 +66,8 @@ void expect_same(const Array& a, const Array& b) {
 }
 
 // A .npy file made by hand.
-std::string npy(const std::string& descr, const std::string& order, const std::string& shape, const std::string& data,
-                int version = 1) {
+std::string npy(const std::string& descr, const std::string& order, const std::string& shape,
+                const std::string& data, int version = 1) {
   std::string text = "{'descr': " + descr + ", 'fortran_order': " + order + ", 'shape': " + shape + ", }\n";
   std::string head = std::string("\x93NUMPY") + static_cast<char>(version) + '\0';
   head += static_cast<char>(text.size());
@@ -111,7 +113,8 @@ TEST_F(ArrayFiles, NpyIsWhatNumpyWrites) {
   const std::string head("\x93NUMPY\x01\x00\x76\x00", 10);
   EXPECT_EQ(read_file(path("a.npy")), head + text + padding + "\n" + bytes_of<float>({1, 2}));
   write_npy(path("b.npy"), Array::of<int8_t>({3}, {1, 2, 3}));
-  EXPECT_NE(read_file(path("b.npy")).find("'descr': '|i1', 'fortran_order': False, 'shape': (3,), }"), std::string::npos);
+  EXPECT_NE(read_file(path("b.npy")).find("'descr': '|i1', 'fortran_order': False, 'shape': (3,), }"),
+            std::string::npos);
 }
 
 TEST_F(ArrayFiles, NpzHasNoClockInIt) {
@@ -137,7 +140,8 @@ TEST_F(ArrayFiles, NpyVariantsOfNumpy) {
   std::vector<int16_t> fortran(24), c(24);
   for (int i = 0; i < 2; ++i) {
     for (int j = 0; j < 3; ++j) {
-      for (int k = 0; k < 4; ++k) fortran[i + 2 * j + 6 * k] = c[12 * i + 4 * j + k] = static_cast<int16_t>(100 * i + 10 * j + k);
+      for (int k = 0; k < 4; ++k)
+        fortran[i + 2 * j + 6 * k] = c[12 * i + 4 * j + k] = static_cast<int16_t>(100 * i + 10 * j + k);
     }
   }
   write("a.npy", npy("'<i2'", "True", "(2, 3, 4)", bytes_of(fortran)));
@@ -152,7 +156,8 @@ TEST_F(ArrayFiles, BadNpySaysWhy) {
       {"", "is not a .npy file"},
       {"hello, I am text", "is not a .npy file"},
       {npy("'<f4'", "False", "(4,)", four, 9), "format version 9"},
-      {npy("'<f4'", "False", "(5,)", four), "is cut off: its header promises 5 elements of f32, 16 bytes are there"},
+      {npy("'<f4'", "False", "(5,)", four),
+       "is cut off: its header promises 5 elements of f32, 16 bytes are there"},
       {npy("'<f4'", "False", "(4611686018427387904, 16)", four), "too large"},
       {npy("'<f4'", "False", "(99999999999999999999,)", four), "too large"},
       {npy("'<f4'", "False", "(-1,)", four), "a number expected"},
@@ -182,8 +187,10 @@ TEST_F(ArrayFiles, NoCutFileCrashesAndAllAreErrors) {
     for (size_t size = 0; size < whole.size(); ++size) {
       const std::string cut = write(std::string("cut_") + name, whole.substr(0, size));
       // The last bytes of a zip are the length of its comment: the arrays are whole without them.
-      if (name == std::string("a.npz") && size + 4 >= whole.size()) expect_same(read_arrays(cut).at("x"), a);
-      else EXPECT_THROW((void)read_arrays(cut), Error) << name << " cut at " << size;
+      if (name == std::string("a.npz") && size + 4 >= whole.size())
+        expect_same(read_arrays(cut).at("x"), a);
+      else
+        EXPECT_THROW((void)read_arrays(cut), Error) << name << " cut at " << size;
     }
   }
 }
@@ -214,7 +221,9 @@ TEST_F(ArrayFiles, NpzWithADamagedElementIsAnError) {
 }
 
 TEST_F(ArrayFiles, TensorProtoFields) {
-  const auto read = [&](const pb::TensorProto& t) { return read_arrays(write("t.pb", t.SerializeAsString())).at("t"); };
+  const auto read = [&](const pb::TensorProto& t) {
+    return read_arrays(write("t.pb", t.SerializeAsString())).at("t");
+  };
   pb::TensorProto t;
   t.add_dims(2);
   t.set_data_type(pb::TensorProto::FLOAT);
@@ -290,7 +299,8 @@ TEST_F(ArrayFiles, FilesThatAreNotThere) {
     const std::string message = error_of([&] { (void)read_arrays(path(name)); });
     EXPECT_NE(message.find(name), std::string::npos) << message;
   }
-  EXPECT_NE(error_of([&] { (void)read_arrays(write("a.txt", "1 2 3")); }).find(".npy, .npz, .pb"), std::string::npos);
+  EXPECT_NE(error_of([&] { (void)read_arrays(write("a.txt", "1 2 3")); }).find(".npy, .npz, .pb"),
+            std::string::npos);
   const Array a;
   EXPECT_THROW(write_npy(path("no/a.npy"), a), Error);
   EXPECT_THROW(write_npz(path("no/a.npz"), {{"a", a}}), Error);

@@ -30,7 +30,9 @@ class Files : public testing::Test {
     std::ofstream(path, std::ios::binary) << bytes;
     return path;
   }
-  ModelInfo read(const pb::ModelProto& model) const { return read_model(write("m.onnx", model.SerializeAsString())); }
+  ModelInfo read(const pb::ModelProto& model) const {
+    return read_model(write("m.onnx", model.SerializeAsString()));
+  }
 
   fs::path folder_;
 };
@@ -53,8 +55,10 @@ void add_value(pb::ValueInfoProto* v, const std::string& name, const std::vector
   for (const std::string& d : dims) {
     auto* dim = tensor->mutable_shape()->add_dim();
     if (d.empty()) continue;
-    if (std::isdigit(static_cast<unsigned char>(d[0])) != 0) dim->set_dim_value(std::stoll(d));
-    else dim->set_dim_param(d);
+    if (std::isdigit(static_cast<unsigned char>(d[0])) != 0)
+      dim->set_dim_value(std::stoll(d));
+    else
+      dim->set_dim_param(d);
   }
 }
 
@@ -64,8 +68,9 @@ void set_scalar(pb::TensorProto* t, const std::string& name, float value) {
   t->add_float_data(value);
 }
 
-pb::NodeProto* add_node(pb::GraphProto* g, const std::string& name, const std::string& domain, const std::string& op,
-                        const std::vector<std::string>& inputs, const std::string& output) {
+pb::NodeProto* add_node(pb::GraphProto* g, const std::string& name, const std::string& domain,
+                        const std::string& op, const std::vector<std::string>& inputs,
+                        const std::string& output) {
   pb::NodeProto* n = g->add_node();
   n->set_name(name);
   n->set_domain(domain);
@@ -90,9 +95,13 @@ pb::ModelProto base_model() {
 LibraryFile library(const std::string& domain, const std::string& op, const std::string& fingerprint = "aa") {
   LibraryFile l;
   l.path = "/libs/lib" + op + ".so";
-  l.manifest = {{"library", "lib_" + op}, {"domain", domain}, {"version", 1},
-                {"operators", {{{"name", op}, {"fingerprint", fingerprint},
-                                {"attributes", {{{"name", "radius"}}, {{"name", "nsample"}}}}}}}};
+  l.manifest = {{"library", "lib_" + op},
+                {"domain", domain},
+                {"version", 1},
+                {"operators",
+                 {{{"name", op},
+                   {"fingerprint", fingerprint},
+                   {"attributes", {{{"name", "radius"}}, {{"name", "nsample"}}}}}}}};
   return l;
 }
 
@@ -114,7 +123,8 @@ TEST_F(Files, DescribesAModel) {
   auto* metadata = m.add_metadata_props();
   metadata->set_key("k");
   metadata->set_value("v");
-  // A custom node in an If branch sees a constant of the outer graph; one in a function of the model does not.
+  // A custom node in an If branch sees a constant of the outer graph; one in a function of the model does
+  // not.
   auto* condition = add_node(g, "c", "", "Constant", {}, "high");
   auto* value = condition->add_attribute();
   value->set_name("value");
@@ -143,7 +153,8 @@ TEST_F(Files, DescribesAModel) {
   EXPECT_EQ(info.opsets, (std::map<std::string, int64_t>{{"", 17}, {"lab", 1}}));
   EXPECT_EQ(info.metadata.at("k"), "v");
   ASSERT_EQ(info.inputs.size(), 2u);
-  EXPECT_EQ(type_and_shape(info.inputs[0].type, info.inputs[0].rank_known, info.inputs[0].dims), "f32[batch,3,?]");
+  EXPECT_EQ(type_and_shape(info.inputs[0].type, info.inputs[0].rank_known, info.inputs[0].dims),
+            "f32[batch,3,?]");
   EXPECT_FALSE(info.inputs[0].has_default);
   EXPECT_TRUE(info.inputs[1].has_default);
   EXPECT_EQ(info.functions, std::vector<std::string>{"local::Mine"});
@@ -190,16 +201,19 @@ TEST_F(Files, MissingWeightsAreAProblem) {
   where->set_value("m.data");
   const auto problems = find_problems(read(m), {});
   ASSERT_EQ(problems.size(), 1u);
-  EXPECT_NE(problems[0].find("keeps weights in 'm.data', which is not beside it"), std::string::npos) << problems[0];
+  EXPECT_NE(problems[0].find("keeps weights in 'm.data', which is not beside it"), std::string::npos)
+      << problems[0];
   write("m.data", "1234");
   EXPECT_TRUE(find_problems(read(m), {}).empty());
 }
 
 TEST_F(Files, WhatIsNoModelSaysSo) {
-  EXPECT_NE(error_of([&] { read_model((folder_ / "no.onnx").string()); }).find("No such file"), std::string::npos);
-  EXPECT_NE(error_of([&] { read_model(write("e.onnx", "")); }).find("is empty"), std::string::npos);
-  EXPECT_NE(error_of([&] { read_model(write("t.onnx", "plain text, nothing else")); }).find("not an ONNX model"),
+  EXPECT_NE(error_of([&] { read_model((folder_ / "no.onnx").string()); }).find("No such file"),
             std::string::npos);
+  EXPECT_NE(error_of([&] { read_model(write("e.onnx", "")); }).find("is empty"), std::string::npos);
+  EXPECT_NE(
+      error_of([&] { read_model(write("t.onnx", "plain text, nothing else")); }).find("not an ONNX model"),
+      std::string::npos);
   EXPECT_NE(error_of([&] { read_model(write("o.ort", std::string("1234ORTM56789"))); }).find(".ort format"),
             std::string::npos);
   EXPECT_NE(error_of([&] { read_model(folder_.string()); }).find("is a folder"), std::string::npos);
@@ -246,7 +260,8 @@ TEST_F(Files, DeeplyNestedModelsAreRefused) {
 
 // One custom node `op` of `domain` in a model, against libraries.
 std::vector<std::string> problems_of(const std::string& domain, const std::string& op,
-                                     const std::vector<LibraryFile>& libraries, const std::string& attribute = "radius",
+                                     const std::vector<LibraryFile>& libraries,
+                                     const std::string& attribute = "radius",
                                      const std::map<std::string, std::string>& metadata = {}) {
   ModelInfo info;
   info.path = "m.onnx";
@@ -271,7 +286,7 @@ TEST(Problems, NamesTheCause) {
   expect_problem(problems_of("lab", "Query", {}, "radius", {{"opbridge.library.lab", "lab_ops 3"}}),
                  "exported with 'lab_ops 3'");
   expect_problem(problems_of("lab", "query", {library("lab", "Query")}), "did you mean 'Query'?");
-  expect_problem(problems_of("lab", "Querry", {library("lab", "Query")}), "did you mean 'Query'?");
+  expect_problem(problems_of("lab", "Queryy", {library("lab", "Query")}), "did you mean 'Query'?");
   expect_problem(problems_of("lab", "Sample", {library("lab", "Query")}), "it has Query");
   expect_problem(problems_of("my_ops", "Query", {library("lab", "Query")}),
                  "the same operator under another domain: libQuery.so has lab::Query");
@@ -279,7 +294,8 @@ TEST(Problems, NamesTheCause) {
                  "none of the given libraries (libQuery.so) has operators of the domain 'other'");
   expect_problem(problems_of("lab", "Query", {library("lab", "Query")}, "radios"),
                  "unknown attribute 'radios'; did you mean 'radius'?");
-  expect_problem(problems_of("lab", "Query", {library("lab", "Query")}, "colour"), "it has radius or nsample");
+  expect_problem(problems_of("lab", "Query", {library("lab", "Query")}, "colour"),
+                 "it has radius or nsample");
   expect_problem(problems_of("lab", "Query", {library("lab", "Query"), library("lab", "Sample")}),
                  "takes only one library of a domain");
 }
@@ -287,13 +303,14 @@ TEST(Problems, NamesTheCause) {
 TEST(Problems, ForeignLibrariesAreLeftToOnnxRuntime) {
   EXPECT_TRUE(problems_of("lab", "Query", {foreign()}).empty());
   EXPECT_TRUE(problems_of("lab", "Query", {foreign(), library("other", "Sample")}).empty());
-  expect_problem(problems_of("lab", "Querry", {foreign(), library("lab", "Query")}), "did you mean 'Query'?");
+  expect_problem(problems_of("lab", "Queryy", {foreign(), library("lab", "Query")}), "did you mean 'Query'?");
 }
 
 TEST(Problems, ChangedDeclarationAsksForReExport) {
   const auto check = [](const std::string& recorded) {
-    return problems_of("lab", "Query", {library("lab", "Query", "new1")}, "radius",
-                       {{"opbridge.library.lab", "lab_ops 1"}, {"opbridge.fingerprint.lab::Query", recorded}});
+    return problems_of(
+        "lab", "Query", {library("lab", "Query", "new1")}, "radius",
+        {{"opbridge.library.lab", "lab_ops 1"}, {"opbridge.fingerprint.lab::Query", recorded}});
   };
   EXPECT_TRUE(check("new1").empty());
   expect_problem(check("old0"), "Re-export the model");
@@ -319,15 +336,19 @@ TEST_F(Files, BadElfFilesSayWhy) {
     changed[at] = value;
     return write("x.so", changed);
   };
-  EXPECT_NE(error_of([&] { read_elf(write("x.so", "text")); }).find("does not start as an ELF file"), std::string::npos);
+  EXPECT_NE(error_of([&] { read_elf(write("x.so", "text")); }).find("does not start as an ELF file"),
+            std::string::npos);
   EXPECT_NE(error_of([&] { read_elf(write("x.so", "")); }).find("the file is empty"), std::string::npos);
-  EXPECT_NE(error_of([&] { read_elf((folder_ / "no.so").string()); }).find("No such file"), std::string::npos);
+  EXPECT_NE(error_of([&] { read_elf((folder_ / "no.so").string()); }).find("No such file"),
+            std::string::npos);
   EXPECT_NE(error_of([&] { read_elf(with(EI_CLASS, ELFCLASS32)); }).find("32-bit"), std::string::npos);
   EXPECT_NE(error_of([&] { read_elf(with(EI_DATA, ELFDATA2MSB)); }).find("big-endian"), std::string::npos);
-  const std::string other = error_of([&] { read_elf(with(offsetof(Elf64_Ehdr, e_machine), static_cast<char>(EM_RISCV))); });
+  const std::string other =
+      error_of([&] { read_elf(with(offsetof(Elf64_Ehdr, e_machine), static_cast<char>(EM_RISCV))); });
   EXPECT_NE(other.find("is built for riscv, this machine is"), std::string::npos) << other;
-  EXPECT_NE(error_of([&] { read_elf(with(offsetof(Elf64_Ehdr, e_type), ET_REL)); }).find("not a shared library"),
-            std::string::npos);
+  EXPECT_NE(
+      error_of([&] { read_elf(with(offsetof(Elf64_Ehdr, e_type), ET_REL)); }).find("not a shared library"),
+      std::string::npos);
   EXPECT_NE(error_of([&] { read_elf(write("x.so", whole.substr(0, whole.size() / 2))); }).find("cut off"),
             std::string::npos);
 }

@@ -12,8 +12,8 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-ROOT = Path(__file__).parent.parent
-BUILD = Path(os.environ.get("OPBRIDGE_BUILD", ROOT / "build/release"))
+ROOT = Path(__file__).resolve().parents[1]
+BUILD = ROOT / os.environ.get("OPBRIDGE_BUILD", "build/release")
 LIBRARY = BUILD / "lib/libmy_custom_ops.so"
 FOREIGN = next((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*"))
 
@@ -33,7 +33,9 @@ def inspect_json(*arguments):
 class TestLibraries:
     def test_ours(self):
         facts = inspect_json(LIBRARY)
-        assert facts["kind"] == "library" and facts["opbridge"] and facts["onnxruntime_loadable"]
+        assert facts["kind"] == "library"
+        assert facts["opbridge"]
+        assert facts["onnxruntime_loadable"]
         assert facts["file"]["exported"] == ["RegisterCustomOps", "opbridge_get_library"]
         assert not [n for n in facts["file"]["linked"] if "onnxruntime" in n or "torch" in n or "cudart" in n]
         manifest = facts["manifest"]
@@ -61,7 +63,9 @@ class TestLibraries:
 
     def test_somebody_elses_is_read_but_not_loaded(self):
         facts = inspect_json(FOREIGN)
-        assert not facts["opbridge"] and not facts["onnxruntime_loadable"] and facts["manifest"] is None
+        assert not facts["opbridge"]
+        assert not facts["onnxruntime_loadable"]
+        assert facts["manifest"] is None
         assert "OrtGetApiBase" in facts["file"]["exported"]
         assert "libc.so.6" in facts["file"]["linked"]
         assert "ONNX Runtime cannot load it" in inspect(FOREIGN)
@@ -89,7 +93,9 @@ class TestLibraries:
         assert "the file is empty" in error("empty.so", b"")
         assert "cut off" in error("cut.so", whole[: len(whole) // 2])
         assert "32-bit" in error("32.so", whole[:4] + b"\x01" + whole[5:])
-        assert "is built for riscv, this machine is" in error("riscv.so", whole[:18] + b"\xf3\x00" + whole[20:])
+        assert "is built for riscv, this machine is" in error(
+            "riscv.so", whole[:18] + b"\xf3\x00" + whole[20:]
+        )
         assert "neither a shared library (.so) nor an ONNX model (.onnx)" in error("notes.txt", b"plain text")
         assert "is a folder" in inspect(tmp_path, code=1)
 
@@ -119,7 +125,10 @@ def model(tmp_path):
     clip = helper.make_node("my_clip", ["x", "", "one"], ["c"], "clip", domain="my_namespace")
     branch = [
         helper.make_graph(
-            [helper.make_node(op, ["c", "half"], [out], f"in_{op}", domain=domain)], op, [], [value(out, ["batch", 3])]
+            [helper.make_node(op, ["c", "half"], [out], f"in_{op}", domain=domain)],
+            op,
+            [],
+            [value(out, ["batch", 3])],
         )
         for op, domain, out in (("my_clip", "my_namespace", "t"), ("Mul", "", "e"))
     ]
@@ -142,7 +151,9 @@ def model(tmp_path):
     )
     domains = {"": 17, "my_namespace": 1, "local": 1, "elsewhere": 1}
     opsets = [helper.make_opsetid(d, v) for d, v in domains.items()]
-    m = helper.make_model(graph, opset_imports=opsets, ir_version=9, producer_name="tests", functions=[function])
+    m = helper.make_model(
+        graph, opset_imports=opsets, ir_version=9, producer_name="tests", functions=[function]
+    )
     helper.set_model_props(m, {"opbridge.library.my_namespace": "my_custom_ops 1"})
     onnx.save(m, tmp_path / "m.onnx")
     return tmp_path / "m.onnx"
@@ -163,7 +174,12 @@ class TestModels:
         assert facts["functions"] == ["local::Local"]
         assert facts["problems"] == []
         clip, inner, other = facts["custom_nodes"]
-        assert (clip["domain"], clip["op"], clip["name"], clip["where"]) == ("my_namespace", "my_clip", "clip", "")
+        assert (clip["domain"], clip["op"], clip["name"], clip["where"]) == (
+            "my_namespace",
+            "my_clip",
+            "clip",
+            "",
+        )
         assert clip["inputs"] == ["x", "", "one"]
         assert clip["constant_inputs"] == {"2": "f32[1] 1.0"}
         assert clip["library"] is None
@@ -177,7 +193,9 @@ class TestModels:
 
     def test_with_libraries(self, model):
         facts = inspect_json(model, "--library", LIBRARY)
-        assert [n["library"] and Path(n["library"]).name for n in facts["custom_nodes"]] == [LIBRARY.name] * 2 + [None]
+        assert [n["library"] and Path(n["library"]).name for n in facts["custom_nodes"]] == [
+            LIBRARY.name
+        ] * 2 + [None]
         assert len(facts["problems"]) == 1
         assert "elsewhere::Other (node 'other'): none of the given libraries" in facts["problems"][0]
 
@@ -209,7 +227,9 @@ class TestModels:
         assert facts["problems"] == facts["custom_nodes"][0]["unknown_attributes"]
 
     def test_no_custom_nodes(self, tmp_path):
-        graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [value("x", None)], [value("y", None)])
+        graph = helper.make_graph(
+            [helper.make_node("Relu", ["x"], ["y"])], "g", [value("x", None)], [value("y", None)]
+        )
         path = tmp_path / "m.onnx"
         onnx.save(helper.make_model(graph), path)
         assert "No custom operators" in inspect(path)
@@ -223,7 +243,9 @@ class TestModels:
         onnx.save(helper.make_model(graph), path)
         assert inspect_json(path)["custom_nodes"][0]["attributes"]["text"]["value"] == "\ufffd\ufffd"
         text = inspect(path)
-        assert "text = \ufffd\ufffd" in text and "(node 'n [2J')" in text and "\x1b" not in text
+        assert "text = \ufffd\ufffd" in text
+        assert "(node 'n [2J')" in text
+        assert "\x1b" not in text
 
     def test_bad_files(self, tmp_path, model):
         bad = tmp_path / "bad.onnx"

@@ -1,9 +1,11 @@
-// Runs a model with custom operators in plain ONNX Runtime: nothing of opbridge is included, only its library is loaded.
+// Runs a model with custom operators in plain ONNX Runtime: nothing of opbridge is included, only its library
+// is loaded.
 //
 //   test_inference model.onnx libmy_custom_ops.so MIN MAX [SIZE]
 //
-// Every input gets random numbers in [-10, 10]; dynamic dimensions become SIZE (1 if not given). Checks that every
-// element of every output lies in [MIN, MAX]. Exit codes: 0 yes, 1 no or an error, 2 wrong command line.
+// Every input gets random numbers in [-10, 10]; dynamic dimensions become SIZE (1 if not given). Checks that
+// every element of every output lies in [MIN, MAX]. Exit codes: 0 yes, 1 no or an error, 2 wrong command
+// line.
 #include <onnxruntime_cxx_api.h>
 
 #include <algorithm>
@@ -41,10 +43,14 @@ Ort::Value random_tensor(ONNXTensorElementDataType type, const std::string& name
                          Ort::AllocatorWithDefaultOptions& allocator, const std::vector<int64_t>& shape,
                          std::mt19937& generator) {
   switch (type) {
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT: return random_tensor<float>(allocator, shape, generator);
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE: return random_tensor<double>(allocator, shape, generator);
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32: return random_tensor<int32_t>(allocator, shape, generator);
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64: return random_tensor<int64_t>(allocator, shape, generator);
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT:
+      return random_tensor<float>(allocator, shape, generator);
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE:
+      return random_tensor<double>(allocator, shape, generator);
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32:
+      return random_tensor<int32_t>(allocator, shape, generator);
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64:
+      return random_tensor<int64_t>(allocator, shape, generator);
     default:
       throw std::runtime_error("input '" + name + "' has element type " + std::to_string(type) +
                                "; this example fills float, double, int32 and int64");
@@ -77,11 +83,16 @@ Range range_of(const Ort::Value& tensor, double min, double max) {
 
 Range range_of(const std::string& name, const Ort::Value& tensor, double min, double max) {
   switch (tensor.GetTensorTypeAndShapeInfo().GetElementType()) {
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT: return range_of<float>(tensor, min, max);
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE: return range_of<double>(tensor, min, max);
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32: return range_of<int32_t>(tensor, min, max);
-    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64: return range_of<int64_t>(tensor, min, max);
-    default: throw std::runtime_error("output '" + name + "': this example checks float, double, int32 and int64");
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT:
+      return range_of<float>(tensor, min, max);
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE:
+      return range_of<double>(tensor, min, max);
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32:
+      return range_of<int32_t>(tensor, min, max);
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64:
+      return range_of<int64_t>(tensor, min, max);
+    default:
+      throw std::runtime_error("output '" + name + "': this example checks float, double, int32 and int64");
   }
 }
 
@@ -121,7 +132,8 @@ int main(int argc, char** argv) {
     for (size_t i = 0; i < session.GetInputCount(); ++i) {
       input_names.emplace_back(session.GetInputNameAllocated(i, allocator).get());
       const Ort::TypeInfo type = session.GetInputTypeInfo(i);
-      if (type.GetONNXType() != ONNX_TYPE_TENSOR) throw std::runtime_error("input '" + input_names[i] + "' is no tensor");
+      if (type.GetONNXType() != ONNX_TYPE_TENSOR)
+        throw std::runtime_error("input '" + input_names[i] + "' is no tensor");
       const auto info = type.GetTensorTypeAndShapeInfo();
       std::vector<int64_t> shape = info.GetShape();
       for (int64_t& d : shape) d = d < 0 ? static_cast<int64_t>(size) : d;
@@ -136,15 +148,16 @@ int main(int argc, char** argv) {
     for (const std::string& name : input_names) input_pointers.push_back(name.c_str());
     for (const std::string& name : output_names) output_pointers.push_back(name.c_str());
     const std::vector<Ort::Value> outputs =
-        session.Run(Ort::RunOptions{}, input_pointers.data(), inputs.data(), inputs.size(), output_pointers.data(),
-                    output_pointers.size());
+        session.Run(Ort::RunOptions{}, input_pointers.data(), inputs.data(), inputs.size(),
+                    output_pointers.data(), output_pointers.size());
 
     size_t outside = 0;
     for (size_t i = 0; i < outputs.size(); ++i) {
       const Range range = range_of(output_names[i], outputs[i], min, max);
       std::cout << "output " << output_names[i] << " "
-                << shape_text(outputs[i].GetTensorTypeAndShapeInfo().GetShape()) << " from " << range.min << " to "
-                << range.max << ": " << range.outside << " elements outside [" << min << ", " << max << "]\n";
+                << shape_text(outputs[i].GetTensorTypeAndShapeInfo().GetShape()) << " from " << range.min
+                << " to " << range.max << ": " << range.outside << " elements outside [" << min << ", " << max
+                << "]\n";
       outside += range.outside;
     }
     std::cout << (outside == 0 ? "PASSED" : "FAILED") << " with ONNX Runtime " << version << "\n";

@@ -67,12 +67,13 @@ class Array {
 
 using Arrays = std::map<std::string, Array>;
 
-/// Reads .npy, .npz, an ONNX TensorProto (.pb), or a folder of .npy and .pb files. Names are those inside an .npz or
-/// .pb, else the file's without its ending. numpy writes bfloat16 as '<V2', so two-byte voids are read as bf16.
+/// Reads .npy, .npz, an ONNX TensorProto (.pb), or a folder of .npy and .pb files. Names are those inside an
+/// .npz or .pb, else the file's without its ending. numpy writes bfloat16 as '<V2', so two-byte voids are
+/// read as bf16.
 Arrays read_arrays(const std::string& path);
 
-/// The folder layout of ONNX's test data (input_0.pb, input_1.pb, ...): the arrays by position, with the names stored
-/// in them ("" where there is none). `stem` is "input" or "output".
+/// The folder layout of ONNX's test data (input_0.pb, input_1.pb, ...): the arrays by position, with the
+/// names stored in them ("" where there is none). `stem` is "input" or "output".
 std::vector<std::pair<std::string, Array>> read_test_data(const std::string& folder, const std::string& stem);
 
 void write_npy(const std::string& path, const Array& array);
@@ -95,19 +96,20 @@ struct TensorInfo {
   std::string to_string() const;
 };
 
-/// An ONNX Runtime library loaded into this process. Copies refer to the same one; it stays loaded until the process
-/// ends. Several versions can be loaded side by side.
+/// An ONNX Runtime library loaded into this process. Copies refer to the same one; it stays loaded until the
+/// process ends. Several versions can be loaded side by side.
 class Runtime {
  public:
-  /// The first usable of: `path` (the library, or a folder that has it), the environment variable OPBRIDGE_ORT
-  /// (likewise), the Python environment (VIRTUAL_ENV, CONDA_PREFIX, where this program is installed, python3 on PATH),
-  /// the system. When `path` or OPBRIDGE_ORT is given, nothing else is tried. The error lists everything tried.
+  /// The first usable of: `path` (the library, or a folder that has it), the environment variable
+  /// OPBRIDGE_ORT (likewise), the Python environment (VIRTUAL_ENV, CONDA_PREFIX, where this program is
+  /// installed, python3 on PATH), the system. When `path` or OPBRIDGE_ORT is given, nothing else is tried.
+  /// The error lists everything tried.
   static Runtime find(const std::string& path = {});
 
   const std::string& version() const;  // "1.21.0"
   const std::string& path() const;
-  const std::string& source() const;   // which of the places above, in words
-  int api_version() const;             // 21
+  const std::string& source() const;  // which of the places above, in words
+  int api_version() const;            // 21
   std::vector<std::string> providers() const;
 
  private:
@@ -122,14 +124,17 @@ enum class Optimization { kNone, kBasic, kExtended, kAll };
 struct SessionOptions {
   std::vector<std::string> libraries;  // custom-operator libraries
   std::string provider = "cpu";        // or "cuda"
-  bool allow_fallback = false;         // with "cuda": nodes that have no CUDA kernel may run on the CPU
+  /// With "cuda": what has no CUDA kernel, or everything where CUDA does not work, runs on the CPU (with a
+  /// warning) instead of being an error.
+  bool allow_fallback = false;
   int device_id = 0;
   int threads = 0;  // inside an operator; 0: ONNX Runtime decides
   Optimization optimization = Optimization::kAll;
 };
 
-/// A model ready to run. Before ONNX Runtime sees it, the model is checked against the libraries' manifests: operators
-/// that none of them has, unknown attributes and declarations that changed since the export are errors.
+/// A model ready to run. Before ONNX Runtime sees it, the model is checked against the libraries' manifests:
+/// operators that none of them has, unknown attributes and declarations that changed since the export are
+/// errors.
 class Session {
  public:
   Session(const Runtime& runtime, const std::string& model, const SessionOptions& options = {});
@@ -137,12 +142,16 @@ class Session {
   Session(Session&&) noexcept;
   Session& operator=(Session&&) noexcept;
 
-  /// In the model's order. Initializers are not inputs, but those that may be replaced come last, as optional.
+  /// In the model's order. Initializers are not inputs, but those that may be replaced come last, as
+  /// optional.
   const std::vector<TensorInfo>& inputs() const;
   const std::vector<TensorInfo>& outputs() const;
 
   /// Checks the inputs against inputs(), computes all outputs. May be called from several threads.
   Arrays run(const Arrays& inputs) const;
+
+  /// The provider it got: "cpu" also where CUDA was asked for, does not work and fallback is allowed.
+  const std::string& provider() const;
 
   /// What ONNX Runtime warned about so far, oldest first (from 1.17 on; at most 100).
   std::vector<std::string> warnings() const;

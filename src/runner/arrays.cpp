@@ -36,12 +36,16 @@ int64_t checked_count(DType dtype, const std::vector<int64_t>& shape) {
   int64_t count = 1;
   bool too_large = false;
   for (const int64_t d : shape) {
-    if (d < 0) throw InvalidArgument("negative extent in shape " + shape_to_string(shape.data(), shape.size()));
+    if (d < 0)
+      throw InvalidArgument("negative extent in shape " + shape_to_string(shape.data(), shape.size()));
     if (d == 0) return 0;
-    if (count > limit / d) too_large = true;  // a later 0 would still make it empty
-    else count *= d;
+    if (count > limit / d)
+      too_large = true;  // a later 0 would still make it empty
+    else
+      count *= d;
   }
-  if (too_large) throw InvalidArgument("shape " + shape_to_string(shape.data(), shape.size()) + " is too large");
+  if (too_large)
+    throw InvalidArgument("shape " + shape_to_string(shape.data(), shape.size()) + " is too large");
   return count;
 }
 
@@ -55,7 +59,10 @@ Array::Array(DType dtype, std::vector<int64_t> shape)
 }
 
 Array::Array(DType dtype, std::vector<int64_t> shape, std::shared_ptr<void> data)
-    : dtype_(dtype), shape_(std::move(shape)), count_(checked_count(dtype_, shape_)), data_(std::move(data)) {}
+    : dtype_(dtype),
+      shape_(std::move(shape)),
+      count_(checked_count(dtype_, shape_)),
+      data_(std::move(data)) {}
 
 std::string Array::to_string() const {
   return dtype_name(dtype_) + shape_to_string(shape_.data(), static_cast<int>(shape_.size()));
@@ -63,7 +70,8 @@ std::string Array::to_string() const {
 
 void Array::expect(DType dtype) const {
   if (dtype != dtype_) {
-    throw InvalidArgument(std::string("the array holds ") + dtype_name(dtype_) + ", not " + dtype_name(dtype));
+    throw InvalidArgument(std::string("the array holds ") + dtype_name(dtype_) + ", not " +
+                          dtype_name(dtype));
   }
 }
 
@@ -75,10 +83,10 @@ struct OnnxType {
   DType dtype;
   int32_t onnx;
 };
-constexpr OnnxType kOnnxTypes[] = {
-    {DType::f32, 1}, {DType::u8, 2},    {DType::i8, 3},      {DType::u16, 4},  {DType::i16, 5},
-    {DType::i32, 6}, {DType::i64, 7},   {DType::boolean, 9}, {DType::f16, 10}, {DType::f64, 11},
-    {DType::u32, 12}, {DType::u64, 13}, {DType::bf16, 16}};
+constexpr OnnxType kOnnxTypes[] = {{DType::f32, 1},  {DType::u8, 2},   {DType::i8, 3},   {DType::u16, 4},
+                                   {DType::i16, 5},  {DType::i32, 6},  {DType::i64, 7},  {DType::boolean, 9},
+                                   {DType::f16, 10}, {DType::f64, 11}, {DType::u32, 12}, {DType::u64, 13},
+                                   {DType::bf16, 16}};
 static_assert(std::size(kOnnxTypes) == kDTypeCount);
 
 }  // namespace
@@ -109,7 +117,9 @@ std::string onnx_type_name(int32_t type) {
 
 namespace {
 
-Error file_error(const std::string& path, const std::string& what) { return InvalidArgument("'" + path + "' " + what); }
+Error file_error(const std::string& path, const std::string& what) {
+  return InvalidArgument("'" + path + "' " + what);
+}
 
 }  // namespace
 
@@ -155,10 +165,10 @@ struct NpyType {
   const char* code;  // without the byte order
   DType dtype;
 };
-constexpr NpyType kNpyTypes[] = {{"f2", DType::f16}, {"f4", DType::f32}, {"f8", DType::f64}, {"i1", DType::i8},
-                                 {"i2", DType::i16}, {"i4", DType::i32}, {"i8", DType::i64}, {"u1", DType::u8},
-                                 {"u2", DType::u16}, {"u4", DType::u32}, {"u8", DType::u64}, {"b1", DType::boolean},
-                                 {"V2", DType::bf16}};
+constexpr NpyType kNpyTypes[] = {
+    {"f2", DType::f16}, {"f4", DType::f32},     {"f8", DType::f64}, {"i1", DType::i8},  {"i2", DType::i16},
+    {"i4", DType::i32}, {"i8", DType::i64},     {"u1", DType::u8},  {"u2", DType::u16}, {"u4", DType::u32},
+    {"u8", DType::u64}, {"b1", DType::boolean}, {"V2", DType::bf16}};
 
 struct NpyHeader {
   std::string descr;
@@ -213,11 +223,13 @@ class NpyHeaderParser {
     return true;
   }
   void expect(char c) {
-    if (!accept(c)) fail(std::string("has a malformed .npy header: '") + c + "' expected at byte " + std::to_string(at_));
+    if (!accept(c))
+      fail(std::string("has a malformed .npy header: '") + c + "' expected at byte " + std::to_string(at_));
   }
   std::string string() {
     const char quote = peek();
-    if (quote != '\'' && quote != '"') fail("has a malformed .npy header: text expected at byte " + std::to_string(at_));
+    if (quote != '\'' && quote != '"')
+      fail("has a malformed .npy header: text expected at byte " + std::to_string(at_));
     const size_t end = text_.find(quote, at_ + 1);
     if (end == std::string::npos) fail("has a malformed .npy header: unfinished text");
     std::string s = text_.substr(at_ + 1, end - at_ - 1);
@@ -240,7 +252,8 @@ class NpyHeaderParser {
     const size_t begin = at_;
     int64_t value = 0;
     for (; at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9'; ++at_) {
-      if (value > (std::numeric_limits<int64_t>::max() - 9) / 10) fail("has a dimension too large for memory");
+      if (value > (std::numeric_limits<int64_t>::max() - 9) / 10)
+        fail("has a dimension too large for memory");
       value = value * 10 + (text_[at_] - '0');
     }
     if (at_ == begin) fail("has a malformed .npy header: a number expected at byte " + std::to_string(at_));
@@ -255,13 +268,16 @@ class NpyHeaderParser {
 
 DType npy_dtype(const std::string& descr, const std::string& what, bool& big_endian) {
   big_endian = !descr.empty() && descr[0] == '>';
-  const std::string code = !descr.empty() && std::strchr("<>|=", descr[0]) != nullptr ? descr.substr(1) : descr;
+  const std::string code =
+      !descr.empty() && std::strchr("<>|=", descr[0]) != nullptr ? descr.substr(1) : descr;
   for (const NpyType& t : kNpyTypes) {
     if (code == t.code) return t.dtype;
   }
   const char kind = code.empty() ? '?' : code[0];
-  const char* name = kind == 'U' || kind == 'S' ? "text" : kind == 'O' ? "Python objects" : kind == 'c' ? "complex numbers"
-                                                                                                       : "an unknown type";
+  const char* name = kind == 'U' || kind == 'S' ? "text"
+                     : kind == 'O'              ? "Python objects"
+                     : kind == 'c'              ? "complex numbers"
+                                                : "an unknown type";
   throw file_error(what, std::string("holds ") + name + " ('" + descr +
                              "'); the runner reads numbers and bools (f16, bf16, f32, f64, integers)");
 }
@@ -274,7 +290,8 @@ Array parse_npy(const std::string& bytes, const std::string& what) {
   const auto byte = [&](size_t i) { return static_cast<size_t>(static_cast<uint8_t>(bytes[i])); };
   const size_t version = byte(6);
   if (version < 1 || version > 3) {
-    throw file_error(what, "has .npy format version " + std::to_string(version) + "; versions 1 to 3 are known");
+    throw file_error(what,
+                     "has .npy format version " + std::to_string(version) + "; versions 1 to 3 are known");
   }
   size_t length = byte(8) | byte(9) << 8, begin = 10;
   if (version > 1) {
@@ -360,7 +377,8 @@ struct Unzip {
 };
 
 std::string strip_suffix(const std::string& name, const std::string& suffix) {
-  const bool ends = name.size() > suffix.size() && name.compare(name.size() - suffix.size(), suffix.size(), suffix) == 0;
+  const bool ends =
+      name.size() > suffix.size() && name.compare(name.size() - suffix.size(), suffix.size(), suffix) == 0;
   return ends ? name.substr(0, name.size() - suffix.size()) : name;
 }
 
@@ -371,7 +389,8 @@ Arrays read_npz(const std::string& path) {
   for (int rc = unzGoToFirstFile(zip.file); rc != UNZ_END_OF_LIST_OF_FILE; rc = unzGoToNextFile(zip.file)) {
     unz_file_info64 info;
     char name[1024] = "";
-    if (rc != UNZ_OK || unzGetCurrentFileInfo64(zip.file, &info, name, sizeof(name) - 1, nullptr, 0, nullptr, 0) != UNZ_OK) {
+    if (rc != UNZ_OK ||
+        unzGetCurrentFileInfo64(zip.file, &info, name, sizeof(name) - 1, nullptr, 0, nullptr, 0) != UNZ_OK) {
       throw file_error(path, "has a damaged zip directory");
     }
     const std::string what = path + ":" + name;
@@ -402,7 +421,8 @@ Array parse_tensor_file(const std::string& path, std::string& name) {
   const std::string bytes = read_file(path);
   pb::TensorProto t;
   if (!t.ParseFromString(bytes)) {
-    throw file_error(path, "is not an ONNX TensorProto (sequences, optionals and models are not read as arrays)");
+    throw file_error(path,
+                     "is not an ONNX TensorProto (sequences, optionals and models are not read as arrays)");
   }
   if (t.data_type() == 0) throw file_error(path, "is not an ONNX TensorProto: it has no element type");
   name = t.name();
@@ -417,7 +437,8 @@ Array to_array(const pb::TensorProto& t, const std::string& what) {
     throw file_error(what, "holds elements of type " + onnx_type_name(t.data_type()) +
                                "; the runner handles f16, bf16, f32, f64, integers and bool");
   }
-  if (t.data_location() == pb::TensorProto::EXTERNAL) throw file_error(what, "keeps its data in another file");
+  if (t.data_location() == pb::TensorProto::EXTERNAL)
+    throw file_error(what, "keeps its data in another file");
   const std::vector<int64_t> shape(t.dims().begin(), t.dims().end());
   int64_t count = 0;
   try {
@@ -428,8 +449,10 @@ Array to_array(const pb::TensorProto& t, const std::string& what) {
   const size_t size = dtype_size(*dtype);
   const auto expect = [&](size_t available) {
     if (available != static_cast<size_t>(count)) {
-      throw file_error(what, "is damaged: shape " + shape_to_string(shape.data(), static_cast<int>(shape.size())) +
-                                 " needs " + std::to_string(count) + " elements, " + std::to_string(available) + " are there");
+      throw file_error(what, "is damaged: shape " +
+                                 shape_to_string(shape.data(), static_cast<int>(shape.size())) + " needs " +
+                                 std::to_string(count) + " elements, " + std::to_string(available) +
+                                 " are there");
     }
   };
   // Sizes are compared before memory is taken.
@@ -450,17 +473,28 @@ Array to_array(const pb::TensorProto& t, const std::string& what) {
     return a;
   }
   switch (*dtype) {
-    case DType::f32: return fill(t.float_data(), float());
-    case DType::f64: return fill(t.double_data(), double());
-    case DType::i64: return fill(t.int64_data(), int64_t());
-    case DType::u32: return fill(t.uint64_data(), uint32_t());
-    case DType::u64: return fill(t.uint64_data(), uint64_t());
-    case DType::i32: return fill(t.int32_data(), int32_t());
-    case DType::i16: return fill(t.int32_data(), int16_t());
-    case DType::i8: return fill(t.int32_data(), int8_t());
-    case DType::u8: return fill(t.int32_data(), uint8_t());
-    case DType::boolean: return fill(t.int32_data(), bool());
-    default: return fill(t.int32_data(), uint16_t());  // u16, and the bits of f16 and bf16
+    case DType::f32:
+      return fill(t.float_data(), float());
+    case DType::f64:
+      return fill(t.double_data(), double());
+    case DType::i64:
+      return fill(t.int64_data(), int64_t());
+    case DType::u32:
+      return fill(t.uint64_data(), uint32_t());
+    case DType::u64:
+      return fill(t.uint64_data(), uint64_t());
+    case DType::i32:
+      return fill(t.int32_data(), int32_t());
+    case DType::i16:
+      return fill(t.int32_data(), int16_t());
+    case DType::i8:
+      return fill(t.int32_data(), int8_t());
+    case DType::u8:
+      return fill(t.int32_data(), uint8_t());
+    case DType::boolean:
+      return fill(t.int32_data(), bool());
+    default:
+      return fill(t.int32_data(), uint16_t());  // u16, and the bits of f16 and bf16
   }
 }
 
@@ -493,12 +527,14 @@ Arrays read_arrays(const std::string& path) {
   } else if (!fs::exists(path, ec)) {
     throw file_error(path, "does not exist");
   } else {
-    throw file_error(path, "is of no known kind: .npy, .npz, .pb (ONNX TensorProto) or a folder of these is needed");
+    throw file_error(
+        path, "is of no known kind: .npy, .npz, .pb (ONNX TensorProto) or a folder of these is needed");
   }
   return arrays;
 }
 
-std::vector<std::pair<std::string, Array>> read_test_data(const std::string& folder, const std::string& stem) {
+std::vector<std::pair<std::string, Array>> read_test_data(const std::string& folder,
+                                                          const std::string& stem) {
   std::vector<std::pair<std::string, Array>> arrays;
   std::error_code ec;
   for (int i = 0;; ++i) {
@@ -546,7 +582,8 @@ void write_pb(const std::string& path, const std::string& name, const Array& arr
   t.set_raw_data(array.data(), array.bytes());
   std::string bytes;
   if (array.bytes() > 0x7fff0000u || !t.SerializeToString(&bytes)) {
-    throw file_error(path, "cannot be written: " + array.to_string() + " does not fit into a TensorProto of 2 GB");
+    throw file_error(path,
+                     "cannot be written: " + array.to_string() + " does not fit into a TensorProto of 2 GB");
   }
   write_file(path, bytes, nullptr, 0);
 }

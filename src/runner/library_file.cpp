@@ -30,13 +30,20 @@ constexpr uint16_t kThisMachine = EM_AARCH64;
 
 std::string machine_name(uint16_t machine) {
   switch (machine) {
-    case EM_X86_64: return "x86_64";
-    case EM_AARCH64: return "aarch64";
-    case EM_386: return "i386";
-    case EM_ARM: return "arm";
-    case EM_RISCV: return "riscv";
-    case EM_PPC64: return "ppc64";
-    default: return "machine " + std::to_string(machine);
+    case EM_X86_64:
+      return "x86_64";
+    case EM_AARCH64:
+      return "aarch64";
+    case EM_386:
+      return "i386";
+    case EM_ARM:
+      return "arm";
+    case EM_RISCV:
+      return "riscv";
+    case EM_PPC64:
+      return "ppc64";
+    default:
+      return "machine " + std::to_string(machine);
   }
 }
 
@@ -49,7 +56,8 @@ class Elf {
 
   template <class T>
   T at(uint64_t offset) const {
-    if (offset > bytes_.size() || bytes_.size() - offset < sizeof(T)) fail("is a damaged or cut off ELF file");
+    if (offset > bytes_.size() || bytes_.size() - offset < sizeof(T))
+      fail("is a damaged or cut off ELF file");
     T value;
     std::memcpy(&value, bytes_.data() + offset, sizeof(T));
     return value;
@@ -57,7 +65,8 @@ class Elf {
 
   /// The text that starts `index` bytes into a string table.
   std::string text(const Elf64_Shdr& table, uint64_t index) const {
-    if (index >= table.sh_size || table.sh_offset > bytes_.size() || bytes_.size() - table.sh_offset < table.sh_size) {
+    if (index >= table.sh_size || table.sh_offset > bytes_.size() ||
+        bytes_.size() - table.sh_offset < table.sh_size) {
       fail("is a damaged or cut off ELF file");
     }
     const char* begin = bytes_.data() + table.sh_offset + index;
@@ -75,9 +84,12 @@ std::pair<std::string, std::vector<int>> split_version(const std::string& versio
   if (split == std::string::npos) return {version, {}};
   std::vector<int> numbers(1, 0);
   for (size_t i = split + 1; i < version.size(); ++i) {
-    if (version[i] == '.') numbers.push_back(0);
-    else if (version[i] < '0' || version[i] > '9') return {version, {}};
-    else if (numbers.back() < 100000) numbers.back() = numbers.back() * 10 + (version[i] - '0');
+    if (version[i] == '.')
+      numbers.push_back(0);
+    else if (version[i] < '0' || version[i] > '9')
+      return {version, {}};
+    else if (numbers.back() < 100000)
+      numbers.back() = numbers.back() * 10 + (version[i] - '0');
   }
   return {version.substr(0, split), numbers};
 }
@@ -117,15 +129,18 @@ ElfFacts parse_elf(const std::string& bytes, const std::string& path) {
   }
   const auto header = elf.at<Elf64_Ehdr>(0);
   if (header.e_ident[EI_CLASS] != ELFCLASS64) elf.fail("is a 32-bit library; a 64-bit one is needed");
-  if (header.e_ident[EI_DATA] != ELFDATA2LSB) elf.fail("is a big-endian library; this machine is little-endian");
+  if (header.e_ident[EI_DATA] != ELFDATA2LSB)
+    elf.fail("is a big-endian library; this machine is little-endian");
   ElfFacts facts;
   facts.machine = machine_name(header.e_machine);
   if (header.e_machine != kThisMachine) {
     elf.fail("is built for " + facts.machine + ", this machine is " + machine_name(kThisMachine) +
              "; build the library here or get the one for this machine");
   }
-  if (header.e_type != ET_DYN) elf.fail("is an ELF file, but not a shared library (an object file or a program?)");
-  if (header.e_shoff == 0 || header.e_shentsize != sizeof(Elf64_Shdr)) elf.fail("has no section headers to read");
+  if (header.e_type != ET_DYN)
+    elf.fail("is an ELF file, but not a shared library (an object file or a program?)");
+  if (header.e_shoff == 0 || header.e_shentsize != sizeof(Elf64_Shdr))
+    elf.fail("has no section headers to read");
 
   std::vector<Elf64_Shdr> sections;
   for (unsigned i = 0; i < header.e_shnum; ++i) {
@@ -147,7 +162,8 @@ ElfFacts parse_elf(const std::string& bytes, const std::string& path) {
         if (d.d_tag == DT_NULL) break;
         if (d.d_tag == DT_NEEDED) facts.needed.push_back(elf.text(linked(s), d.d_un.d_val));
         if (d.d_tag == DT_SONAME) facts.soname = elf.text(linked(s), d.d_un.d_val);
-        if (d.d_tag == DT_RUNPATH || d.d_tag == DT_RPATH) facts.run_path.push_back(elf.text(linked(s), d.d_un.d_val));
+        if (d.d_tag == DT_RUNPATH || d.d_tag == DT_RPATH)
+          facts.run_path.push_back(elf.text(linked(s), d.d_un.d_val));
       }
     } else if (s.sh_type == SHT_DYNSYM) {
       for (uint64_t at = 0; at + sizeof(Elf64_Sym) <= s.sh_size; at += sizeof(Elf64_Sym)) {
@@ -180,7 +196,9 @@ ElfFacts parse_elf(const std::string& bytes, const std::string& path) {
   return facts;
 }
 
-std::string LibraryFile::domain() const { return is_opbridge() ? manifest.at("domain").get<std::string>() : ""; }
+std::string LibraryFile::domain() const {
+  return is_opbridge() ? manifest.at("domain").get<std::string>() : "";
+}
 
 const nlohmann::ordered_json* LibraryFile::find_operator(const std::string& name) const {
   if (!is_opbridge()) return nullptr;
@@ -212,7 +230,8 @@ LibraryFile read_library(const std::string& path) {
     library.manifest = nlohmann::ordered_json::parse(loaded->manifest);
     for (const char* field : {"domain", "library", "version", "operators"}) library.manifest.at(field);
     for (const auto& op : library.manifest.at("operators")) {
-      for (const char* field : {"name", "signature", "fingerprint", "inputs", "outputs", "attributes", "devices"}) {
+      for (const char* field :
+           {"name", "signature", "fingerprint", "inputs", "outputs", "attributes", "devices"}) {
         op.at(field);
       }
     }
@@ -226,10 +245,12 @@ LibraryFile read_operator_library(const std::string& path) {
   LibraryFile library = read_library(path);
   if (library.elf.exports("RegisterCustomOps")) return library;
   bool torch = false, python = false;
-  for (const std::string& n : library.elf.needed) torch = torch || n.rfind("libtorch", 0) == 0 || n.rfind("libc10", 0) == 0;
+  for (const std::string& n : library.elf.needed)
+    torch = torch || n.rfind("libtorch", 0) == 0 || n.rfind("libc10", 0) == 0;
   for (const std::string& s : library.elf.exported) python = python || s.rfind("PyInit_", 0) == 0;
   std::string what = "it exports no RegisterCustomOps";
-  if (torch || python) what = std::string("it is a ") + (torch ? "PyTorch extension" : "Python module") + ": " + what;
+  if (torch || python)
+    what = std::string("it is a ") + (torch ? "PyTorch extension" : "Python module") + ": " + what;
   throw InvalidArgument("'" + path + "' is not a custom-operator library for ONNX Runtime: " + what +
                         ". Pass the library that opbridge_add_library() built, lib<name>.so");
 }

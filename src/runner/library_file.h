@@ -9,13 +9,13 @@ namespace opbridge {
 
 /// Facts of an ELF file, read without executing any of it.
 struct ElfFacts {
-  std::string machine;                // "x86_64"
-  std::string soname;                 // DT_SONAME
-  std::vector<std::string> run_path;  // DT_RUNPATH, DT_RPATH
-  std::vector<std::string> needed;    // DT_NEEDED
-  std::vector<std::string> exported;  // defined, visible names of .dynsym, sorted
+  std::string machine;                       // "x86_64"
+  std::string soname;                        // DT_SONAME
+  std::vector<std::string> run_path;         // DT_RUNPATH, DT_RPATH
+  std::vector<std::string> needed;           // DT_NEEDED
+  std::vector<std::string> exported;         // defined, visible names of .dynsym, sorted
   std::vector<std::string> needed_versions;  // the newest of each family: "GLIBC_2.17", "GLIBCXX_3.4.21"
-  bool has_cuda_code = false;         // sections with CUDA kernels
+  bool has_cuda_code = false;                // sections with CUDA kernels
 
   bool exports(const std::string& symbol) const;
 };
@@ -42,7 +42,8 @@ struct LibraryFile {
 /// Reads the file and, only if it exports opbridge_get_library, loads it and asks for its manifest.
 LibraryFile read_library(const std::string& path);
 
-/// As read_library() for a library that ONNX Runtime is to load: throws Error when it has no RegisterCustomOps.
+/// As read_library() for a library that ONNX Runtime is to load: throws Error when it has no
+/// RegisterCustomOps.
 LibraryFile read_operator_library(const std::string& path);
 
 }  // namespace opbridge

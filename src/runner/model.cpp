@@ -68,8 +68,10 @@ std::string describe(const pb::TensorProto& t) {
     visit(a, [&](const auto* values) {
       for (int64_t i = 0; i < count; ++i) {
         using T = std::decay_t<decltype(*values)>;
-        if constexpr (kIsFloat<T> && !std::is_same_v<T, double>) text += " " + number(static_cast<float>(values[i])).dump();
-        else text += " " + Json(values[i]).dump();
+        if constexpr (kIsFloat<T> && !std::is_same_v<T, double>)
+          text += " " + number(static_cast<float>(values[i])).dump();
+        else
+          text += " " + Json(values[i]).dump();
       }
     });
   } catch (const Error&) {
@@ -88,10 +90,18 @@ NodeAttribute describe(const pb::AttributeProto& a) {
   }
   out.value = Json::array();
   switch (a.type()) {
-    case pb::AttributeProto::FLOAT: out.type = "float", out.value = number(a.f()); break;
-    case pb::AttributeProto::INT: out.type = "int", out.value = a.i(); break;
-    case pb::AttributeProto::STRING: out.type = "string", out.value = a.s(); break;
-    case pb::AttributeProto::TENSOR: out.type = "tensor", out.value = describe(a.t()); break;
+    case pb::AttributeProto::FLOAT:
+      out.type = "float", out.value = number(a.f());
+      break;
+    case pb::AttributeProto::INT:
+      out.type = "int", out.value = a.i();
+      break;
+    case pb::AttributeProto::STRING:
+      out.type = "string", out.value = a.s();
+      break;
+    case pb::AttributeProto::TENSOR:
+      out.type = "tensor", out.value = describe(a.t());
+      break;
     case pb::AttributeProto::FLOATS:
       out.type = "floats";
       for (const float f : a.floats()) out.value.push_back(number(f));
@@ -143,7 +153,8 @@ class Walker {
       info_.functions.push_back(f.domain() + "::" + f.name());
     }
     walk(model.graph(), "", nullptr);
-    for (const auto& f : model.functions()) walk_nodes(f.node(), "function " + f.domain() + "::" + f.name(), Scope{});
+    for (const auto& f : model.functions())
+      walk_nodes(f.node(), "function " + f.domain() + "::" + f.name(), Scope{});
   }
 
  private:
@@ -175,12 +186,14 @@ class Walker {
   void walk_nodes(const Nodes& nodes, const std::string& where, Scope scope) {
     for (const pb::NodeProto& node : nodes) {
       ++info_.node_count;
-      const bool constant = node.op_type() == "Constant" && is_built_in(node.domain()) && node.output_size() == 1;
+      const bool constant =
+          node.op_type() == "Constant" && is_built_in(node.domain()) && node.output_size() == 1;
       for (const auto& a : node.attribute()) {
         if (a.has_t()) note_external(a.t());
         if (constant && a.has_t()) scope.constants[node.output(0)] = describe(a.t());
         if (constant && !a.has_t()) {
-          scope.constants[node.output(0)] = describe(a).value.dump(-1, ' ', false, Json::error_handler_t::replace);
+          scope.constants[node.output(0)] =
+              describe(a).value.dump(-1, ' ', false, Json::error_handler_t::replace);
         }
         const std::string inside = a.name() + " of " + node.op_type() + " '" + node.name() + "'";
         if (a.has_g()) walk(a.g(), inside, &scope);
@@ -217,7 +230,8 @@ std::string file_name(const LibraryFile& library) { return fs::path(library.path
 
 std::string CustomNode::title() const {
   const std::string output = outputs.empty() ? "" : outputs[0];
-  return domain + "::" + op + (name.empty() ? " (the node that makes '" + output + "')" : " (node '" + name + "')");
+  return domain + "::" + op +
+         (name.empty() ? " (the node that makes '" + output + "')" : " (node '" + name + "')");
 }
 
 std::string type_and_shape(const std::string& type, bool rank_known, const std::vector<Dimension>& dims) {
@@ -244,8 +258,10 @@ ModelInfo read_model(const std::string& path) {
   ModelInfo info;
   info.path = path;
   info.ir_version = model.ir_version();
-  info.producer = model.producer_name() + (model.producer_version().empty() ? "" : " " + model.producer_version());
-  for (const auto& o : model.opset_import()) info.opsets[o.domain() == "ai.onnx" ? "" : o.domain()] = o.version();
+  info.producer =
+      model.producer_name() + (model.producer_version().empty() ? "" : " " + model.producer_version());
+  for (const auto& o : model.opset_import())
+    info.opsets[o.domain() == "ai.onnx" ? "" : o.domain()] = o.version();
   for (const auto& m : model.metadata_props()) info.metadata[m.key()] = m.value();
   std::set<std::string> initializers;
   for (const auto& t : model.graph().initializer()) initializers.insert(t.name());
@@ -283,7 +299,8 @@ std::vector<std::string> unknown_attributes(const CustomNode& node, const Librar
 namespace {
 
 // Why no library serves the node, and what to do about it.
-std::string explain_unserved(const CustomNode& node, const ModelInfo& model, const std::vector<LibraryFile>& libraries) {
+std::string explain_unserved(const CustomNode& node, const ModelInfo& model,
+                             const std::vector<LibraryFile>& libraries) {
   const std::string full = node.domain + "::" + node.op;
   std::vector<std::string> same_domain, files;
   for (const LibraryFile& library : libraries) {
@@ -293,26 +310,28 @@ std::string explain_unserved(const CustomNode& node, const ModelInfo& model, con
       const std::string name = op.at("name");
       if (name == node.op) {
         return node.title() + ": the same operator under another domain: " + file_name(library) + " has " +
-               library.domain() + "::" + name + ". Export the model with that domain, or pass the library of '" +
-               node.domain + "'";
+               library.domain() + "::" + name +
+               ". Export the model with that domain, or pass the library of '" + node.domain + "'";
       }
       if (library.domain() == node.domain) same_domain.push_back(name);
     }
   }
   std::string expected;
   const auto recorded = model.metadata.find("opbridge.library." + node.domain);
-  if (recorded != model.metadata.end()) expected = " (the model was exported with '" + recorded->second + "')";
+  if (recorded != model.metadata.end())
+    expected = " (the model was exported with '" + recorded->second + "')";
   if (libraries.empty()) {
-    return node.title() + ": a custom operator, and no library was given. Pass the one that has " + full + expected +
-           ": --library lib<name>.so";
+    return node.title() + ": a custom operator, and no library was given. Pass the one that has " + full +
+           expected + ": --library lib<name>.so";
   }
   if (!same_domain.empty()) {
     std::string hint = did_you_mean(node.op, same_domain);
     if (hint.empty()) hint = "; it has " + list_of(same_domain);
     return node.title() + ": the library of '" + node.domain + "' has no operator '" + node.op + "'" + hint;
   }
-  return node.title() + ": none of the given libraries (" + list_of(files) + ") has operators of the domain '" +
-         node.domain + "'. Pass the one that has" + expected + ": --library lib<name>.so";
+  return node.title() + ": none of the given libraries (" + list_of(files) +
+         ") has operators of the domain '" + node.domain + "'. Pass the one that has" + expected +
+         ": --library lib<name>.so";
 }
 
 }  // namespace
@@ -321,20 +340,22 @@ std::vector<std::string> find_problems(const ModelInfo& model, const std::vector
   std::vector<std::string> problems;
   for (const auto& [file, there] : model.external_data) {
     if (!there) {
-      problems.push_back("the model keeps weights in '" + file + "', which is not beside it: copy that file next to '" +
-                         model.path + "'");
+      problems.push_back("the model keeps weights in '" + file +
+                         "', which is not beside it: copy that file next to '" + model.path + "'");
     }
   }
   for (size_t i = 0; i < libraries.size(); ++i) {
     for (size_t k = i + 1; k < libraries.size(); ++k) {
       if (libraries[i].is_opbridge() && libraries[i].domain() == libraries[k].domain()) {
-        problems.push_back("'" + libraries[i].path + "' and '" + libraries[k].path + "' both have the domain '" +
-                           libraries[i].domain() + "', and ONNX Runtime takes only one library of a domain: give one");
+        problems.push_back("'" + libraries[i].path + "' and '" + libraries[k].path +
+                           "' both have the domain '" + libraries[i].domain() +
+                           "', and ONNX Runtime takes only one library of a domain: give one");
       }
     }
   }
   // A library that is not opbridge's does not say what it has; ONNX Runtime must judge then.
-  const bool all_known = std::all_of(libraries.begin(), libraries.end(), [](const LibraryFile& l) { return l.is_opbridge(); });
+  const bool all_known =
+      std::all_of(libraries.begin(), libraries.end(), [](const LibraryFile& l) { return l.is_opbridge(); });
   std::set<std::pair<std::string, std::string>> reported;
   for (const CustomNode& node : model.custom_nodes) {
     const LibraryFile* library = find_library(node, libraries);
@@ -350,12 +371,14 @@ std::vector<std::string> find_problems(const ModelInfo& model, const std::vector
     for (std::string& problem : unknown_attributes(node, *library)) problems.push_back(std::move(problem));
     const auto recorded = model.metadata.find("opbridge.fingerprint." + node.domain + "::" + node.op);
     const std::string now = library->find_operator(node.op)->at("fingerprint");
-    if (recorded != model.metadata.end() && recorded->second != now && reported.insert({node.domain, node.op}).second) {
+    if (recorded != model.metadata.end() && recorded->second != now &&
+        reported.insert({node.domain, node.op}).second) {
       const auto with = model.metadata.find("opbridge.library." + node.domain);
       problems.push_back(
-          node.domain + "::" + node.op + ": its declaration has changed since the model was exported (fingerprint " +
-          recorded->second + (with == model.metadata.end() ? "" : " of '" + with->second + "'") + ", " +
-          file_name(*library) + " has " + now +
+          node.domain + "::" + node.op +
+          ": its declaration has changed since the model was exported (fingerprint " + recorded->second +
+          (with == model.metadata.end() ? "" : " of '" + with->second + "'") + ", " + file_name(*library) +
+          " has " + now +
           "). Re-export the model with this library, or pass the library it was exported with");
     }
   }

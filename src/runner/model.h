@@ -1,4 +1,5 @@
-// What a model file says, without a session: inputs, custom operators, and whether given libraries can serve them.
+// What a model file says, without a session: inputs, custom operators, and whether given libraries can serve
+// them.
 #pragma once
 
 #include <map>
@@ -25,7 +26,7 @@ std::string type_and_shape(const std::string& type, bool rank_known, const std::
 
 struct NodeAttribute {
   std::string name;
-  std::string type;              // "int", "float", "string", "ints", "floats", "strings", "tensor", "graph", ...
+  std::string type;  // "int", "float", "string", "ints", "floats", "strings", "tensor", "graph", ...
   nlohmann::ordered_json value;  // tensors as text
 };
 
@@ -34,8 +35,8 @@ struct CustomNode {
   std::string name, domain, op;
   std::string where;  // empty in the main graph; else e.g. "then_branch of 'if1'"
   std::vector<NodeAttribute> attributes;
-  std::vector<std::string> inputs, outputs;         // "" where absent
-  std::map<size_t, std::string> constant_inputs;    // by position: "f32[] 0.5"
+  std::vector<std::string> inputs, outputs;       // "" where absent
+  std::map<size_t, std::string> constant_inputs;  // by position: "f32[] 0.5"
 
   std::string title() const;  // "my_namespace::my_clip (node 'clip')"
 };
@@ -48,16 +49,16 @@ struct ModelInfo {
   std::map<std::string, std::string> metadata;
   std::vector<ValueInfo> inputs, outputs;  // inputs without initializers, but see has_default
   std::vector<CustomNode> custom_nodes;
-  std::vector<std::string> functions;      // "domain::name" defined in the model itself
+  std::vector<std::string> functions;         // "domain::name" defined in the model itself
   std::map<std::string, bool> external_data;  // file beside the model -> whether it is there
-  size_t node_count = 0;                   // subgraphs and functions included
+  size_t node_count = 0;                      // subgraphs and functions included
 };
 
 /// Throws Error for a file that is missing, is no ONNX model, or is damaged.
 ModelInfo read_model(const std::string& path);
 
-/// Everything that would keep `model` from running with `libraries`, or would make it run wrongly, each as one message
-/// that says what to do. Empty: nothing found.
+/// Everything that would keep `model` from running with `libraries`, or would make it run wrongly, each as
+/// one message that says what to do. Empty: nothing found.
 std::vector<std::string> find_problems(const ModelInfo& model, const std::vector<LibraryFile>& libraries);
 
 /// The library that serves a node, or null.

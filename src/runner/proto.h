@@ -1,5 +1,5 @@
-// What the runner's files share about protobuf messages. `pb` is ONNX's onnx-ml.proto in a namespace of our own, so that
-// a program that also links onnx has no name twice.
+// What the runner's files share about protobuf messages. `pb` is ONNX's onnx-ml.proto in a namespace of our
+// own, so that a program that also links onnx has no name twice.
 #pragma once
 
 #include <string>

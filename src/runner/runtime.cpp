@@ -17,7 +17,8 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kHowToGetOne =
-    "Install one with 'pip install onnxruntime' (1.19 or newer) in the active Python environment, or name the library: "
+    "Install one with 'pip install onnxruntime' (1.19 or newer) in the active Python environment, or name "
+    "the library: "
     "--ort PATH, or OPBRIDGE_ORT=PATH (libonnxruntime.so.*, or a folder that has it).";
 
 struct Candidate {
@@ -39,7 +40,8 @@ std::vector<int> numbers_in(const std::string& name) {
       continue;
     }
     int n = 0;
-    for (; i < name.size() && name[i] >= '0' && name[i] <= '9'; ++i) n = n < 100000 ? n * 10 + (name[i] - '0') : n;
+    for (; i < name.size() && name[i] >= '0' && name[i] <= '9'; ++i)
+      n = n < 100000 ? n * 10 + (name[i] - '0') : n;
     numbers.push_back(n);
   }
   return numbers;
@@ -80,9 +82,9 @@ std::vector<Candidate> named_by_user(const std::string& path, const std::string&
     for (const std::string& p : runtimes_in(fs::path(path) / sub)) found.push_back({p, source});
   }
   if (found.empty()) {
-    throw Error(ErrorKind::kNotSupported, source + ": the folder '" + path +
-                                              "' has no libonnxruntime.so* (nor its lib/, lib64/ or capi/). " +
-                                              kHowToGetOne);
+    throw Error(ErrorKind::kNotSupported,
+                source + ": the folder '" + path +
+                    "' has no libonnxruntime.so* (nor its lib/, lib64/ or capi/). " + kHowToGetOne);
   }
   return found;
 }
@@ -123,7 +125,8 @@ fs::path on_path(const std::string& program) {
 void add_python(std::vector<Candidate>& candidates, std::vector<std::string>& tried) {
   for (const char* name : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
     const std::string prefix = environment(name);
-    if (!prefix.empty()) add_python_prefix(prefix, std::string("Python environment ") + name, candidates, tried);
+    if (!prefix.empty())
+      add_python_prefix(prefix, std::string("Python environment ") + name, candidates, tried);
   }
   // A program that a wheel installed lies somewhere below the prefix of its environment.
   std::error_code ec;
@@ -154,7 +157,8 @@ Runtime::Impl::Impl(const std::string& candidate, const std::string& found_as) :
   void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) throw Error(ErrorKind::kNotSupported, std::string("cannot be loaded: ") + dlerror());
   const auto get_base = reinterpret_cast<const OrtApiBase* (*)()>(dlsym(handle, "OrtGetApiBase"));
-  if (get_base == nullptr) throw Error(ErrorKind::kNotSupported, "is not an ONNX Runtime: it has no OrtGetApiBase");
+  if (get_base == nullptr)
+    throw Error(ErrorKind::kNotSupported, "is not an ONNX Runtime: it has no OrtGetApiBase");
   const OrtApiBase* base = get_base();
 
   link_map* map = nullptr;
@@ -188,10 +192,12 @@ Runtime Runtime::find(const std::string& path) {
   const std::string from_environment = environment("OPBRIDGE_ORT");
   const bool named = !path.empty() || !from_environment.empty();
   if (named) {
-    candidates = path.empty() ? named_by_user(from_environment, "OPBRIDGE_ORT") : named_by_user(path, "the given path");
+    candidates = path.empty() ? named_by_user(from_environment, "OPBRIDGE_ORT")
+                              : named_by_user(path, "the given path");
   } else {
     add_python(candidates, tried);
-    for (const char* soname : {"libonnxruntime.so.1", "libonnxruntime.so"}) candidates.push_back({soname, "the system"});
+    for (const char* soname : {"libonnxruntime.so.1", "libonnxruntime.so"})
+      candidates.push_back({soname, "the system"});
   }
   for (const Candidate& c : candidates) {
     try {
@@ -221,7 +227,8 @@ std::vector<std::string> Runtime::providers() const {
 
 void check(const OrtApi* api, OrtStatus* status, const std::string& what) {
   if (status == nullptr) return;
-  const std::string message = api->GetErrorMessage(status);
+  std::string message = api->GetErrorMessage(status);
+  message.erase(message.find_last_not_of(" \n") + 1);
   const OrtErrorCode code = api->GetErrorCode(status);
   api->ReleaseStatus(status);
   ErrorKind kind = ErrorKind::kInternal;

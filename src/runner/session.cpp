@@ -1,4 +1,6 @@
 // Loads a model into an ONNX Runtime and runs it.
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <mutex>
@@ -19,14 +21,16 @@ namespace fs = std::filesystem;
 std::string TensorInfo::to_string() const { return type_and_shape(dtype_name(dtype), rank_known, dims); }
 
 struct Session::Impl {
-  explicit Impl(std::shared_ptr<Runtime::Impl> runtime) : runtime(std::move(runtime)), api(this->runtime->api) {}
+  explicit Impl(std::shared_ptr<Runtime::Impl> runtime)
+      : runtime(std::move(runtime)), api(this->runtime->api) {}
   ~Impl() {
     if (session != nullptr) api->ReleaseSession(session);
     if (memory != nullptr) api->ReleaseMemoryInfo(memory);
   }
 
-  void create(const std::string& model, const SessionOptions& options, const std::vector<LibraryFile>& libraries);
-  void use_cuda(OrtSessionOptions* native, const SessionOptions& options);
+  void create(const std::string& model, const SessionOptions& options,
+              const std::vector<LibraryFile>& libraries);
+  void use_cuda(OrtSessionOptions* native, const SessionOptions& options) const;
   void read_arguments(const ModelInfo& model);
   TensorInfo read_argument(const std::string& name, OrtTypeInfo* type, const char* role) const;
   OrtValue* wrap(const TensorInfo& info, const Array& array) const;
@@ -48,6 +52,7 @@ struct Session::Impl {
   const OrtApi* api;
   OrtSession* session = nullptr;
   OrtMemoryInfo* memory = nullptr;
+  std::string provider;
   std::vector<TensorInfo> inputs, outputs;
   mutable std::mutex mutex;
   std::vector<std::string> warnings;
@@ -73,11 +78,12 @@ std::string advice(const std::string& text, const std::vector<LibraryFile>& libr
   const std::string no_op = "No Op registered for ";
   const size_t at = text.find(no_op);
   if (at != std::string::npos) {
-    const std::string op = text.substr(at + no_op.size(), text.find(' ', at + no_op.size()) - at - no_op.size());
+    const std::string op =
+        text.substr(at + no_op.size(), text.find(' ', at + no_op.size()) - at - no_op.size());
     for (const LibraryFile& library : libraries) {
       if (library.find_operator(op) == nullptr) continue;
-      return ". The node has no domain; the operator is " + library.domain() + "::" + op + " of '" + library.path +
-             "': export the model with that domain";
+      return ". The node has no domain; the operator is " + library.domain() + "::" + op + " of '" +
+             library.path + "': export the model with that domain";
     }
   }
   if (says("Unsupported model IR version") || says("is under development and support for this is limited") ||
@@ -85,51 +91,74 @@ std::string advice(const std::string& text, const std::vector<LibraryFile>& libr
     return ". The model is newer than this runtime: take a newer ONNX Runtime, or export for an older opset";
   }
   if (says("fallback to the CPU EP has been explicitly disabled")) {
-    return ". Some of its operators have no CUDA kernel; allowing fallback (--allow-fallback) runs those on the CPU";
+    return ". Some of its operators have no CUDA kernel; allowing fallback (--allow-fallback) runs those on "
+           "the CPU";
   }
   return "";
 }
 
+// A wheel's CUDA provider needs CUDA libraries that pip puts beside it, where the dynamic loader does not
+// look. Those that are loaded already it takes by their names. What is missing is left to the provider's own
+// message.
+void preload_cuda_libraries(const fs::path& runtime) {
+  const fs::path packages = runtime.parent_path().parent_path().parent_path() / "nvidia";
+  for (const char* name : {"libcudart.so.", "libcublasLt.so.", "libcublas.so.", "libnvrtc.so.",
+                           "libnvJitLink.so.", "libcurand.so.", "libcufft.so.", "libcudnn.so."}) {
+    std::error_code ec;
+    for (fs::directory_iterator package(packages, ec), end; !ec && package != end; package.increment(ec)) {
+      std::error_code no_lib;
+      for (fs::directory_iterator it(package->path() / "lib", no_lib); !no_lib && it != end;
+           it.increment(no_lib)) {
+        if (it->path().filename().string().rfind(name, 0) == 0)
+          dlopen(it->path().c_str(), RTLD_NOW | RTLD_LOCAL);
+      }
+    }
+  }
+}
+
 GraphOptimizationLevel native_level(Optimization level) {
   switch (level) {
-    case Optimization::kNone: return ORT_DISABLE_ALL;
-    case Optimization::kBasic: return ORT_ENABLE_BASIC;
-    case Optimization::kExtended: return ORT_ENABLE_EXTENDED;
-    case Optimization::kAll: break;
+    case Optimization::kNone:
+      return ORT_DISABLE_ALL;
+    case Optimization::kBasic:
+      return ORT_ENABLE_BASIC;
+    case Optimization::kExtended:
+      return ORT_ENABLE_EXTENDED;
+    case Optimization::kAll:
+      break;
   }
   return ORT_ENABLE_ALL;
 }
 
 }  // namespace
 
-// Without fallback the CPU provider is not in the list and the runtime is told to refuse nodes that only it could run.
-void Session::Impl::use_cuda(OrtSessionOptions* native, const SessionOptions& options) {
+// Adds the CUDA provider. Without fallback the CPU provider is not in the list and the runtime is told to
+// refuse nodes that only it could run.
+void Session::Impl::use_cuda(OrtSessionOptions* native, const SessionOptions& options) const {
   const std::vector<std::string> offered = Runtime(runtime).providers();
-  const bool there = std::find(offered.begin(), offered.end(), "CUDAExecutionProvider") != offered.end();
-  std::string problem;
-  if (!there) {
-    problem = "ONNX Runtime " + runtime->version + " at " + runtime->path + " has no CUDA provider (it has " +
-              list_of(offered) + "): install onnxruntime-gpu, or name another runtime (--ort, OPBRIDGE_ORT)";
-  } else {
-    OrtPtr<OrtCUDAProviderOptionsV2> cuda(api->ReleaseCUDAProviderOptions);
-    check(api, api->CreateCUDAProviderOptions(cuda.out()));
-    const std::string device = std::to_string(options.device_id);
-    const char* keys[] = {"device_id"};
-    const char* values[] = {device.c_str()};
-    check(api, api->UpdateCUDAProviderOptions(cuda.get(), keys, values, 1));
-    try {
-      check(api, api->SessionOptionsAppendExecutionProvider_CUDA_V2(native, cuda.get()));
-    } catch (const Error& e) {
-      problem = std::string("the CUDA provider cannot be used: ") + e.what();
-    }
+  if (std::find(offered.begin(), offered.end(), "CUDAExecutionProvider") == offered.end()) {
+    throw Error(ErrorKind::kNotSupported, "ONNX Runtime " + runtime->version + " at " + runtime->path +
+                                              " has no CUDA provider (it has " + list_of(offered) +
+                                              "): install onnxruntime-gpu, name another runtime (--ort, "
+                                              "OPBRIDGE_ORT), or take the provider cpu");
+  }
+  preload_cuda_libraries(runtime->path);
+  const std::string what = "the CUDA provider of ONNX Runtime " + runtime->version + " cannot be used";
+  OrtPtr<OrtCUDAProviderOptionsV2> cuda(api->ReleaseCUDAProviderOptions);
+  const std::string device = std::to_string(options.device_id);
+  const char* keys[] = {"device_id"};
+  const char* values[] = {device.c_str()};
+  try {
+    check(api, api->CreateCUDAProviderOptions(cuda.out()), what);
+    check(api, api->UpdateCUDAProviderOptions(cuda.get(), keys, values, 1), what);
+    check(api, api->SessionOptionsAppendExecutionProvider_CUDA_V2(native, cuda.get()), what);
+  } catch (const Error& e) {
+    throw Error(e.kind(), std::string(e.what()) +
+                              ". It needs a GPU driver and the CUDA and cuDNN libraries it was built with: pip "
+                              "install 'onnxruntime-gpu[cuda,cudnn]'");
   }
   if (!options.allow_fallback) {
-    if (!problem.empty()) {
-      throw Error(ErrorKind::kNotSupported, problem + ". To run on the CPU instead, choose the provider cpu");
-    }
     check(api, api->AddSessionConfigEntry(native, "session.disable_cpu_ep_fallback", "1"));
-  } else if (!problem.empty()) {
-    warn(problem + ". Running on the CPU, as fallback is allowed");
   }
 }
 
@@ -138,7 +167,8 @@ void Session::Impl::create(const std::string& model, const SessionOptions& optio
   if (options.provider != "cpu" && options.provider != "cuda") {
     throw InvalidArgument("unknown provider '" + options.provider + "': cpu or cuda");
   }
-  if (options.threads < 0) throw InvalidArgument("a negative number of threads: " + std::to_string(options.threads));
+  if (options.threads < 0)
+    throw InvalidArgument("a negative number of threads: " + std::to_string(options.threads));
   OrtPtr<OrtSessionOptions> native(api->ReleaseSessionOptions);
   check(api, api->CreateSessionOptions(native.out()));
   if (runtime->api_version >= 17) {
@@ -149,7 +179,8 @@ void Session::Impl::create(const std::string& model, const SessionOptions& optio
   check(api, api->SetSessionGraphOptimizationLevel(native.get(), native_level(options.optimization)));
   if (options.provider == "cuda") use_cuda(native.get(), options);
   for (const LibraryFile& library : libraries) {
-    check(api, api->RegisterCustomOpsLibrary_V2(native.get(), library.path.c_str()), "'" + library.path + "'");
+    check(api, api->RegisterCustomOpsLibrary_V2(native.get(), library.path.c_str()),
+          "'" + library.path + "'");
   }
   try {
     check(api, api->CreateSession(runtime->env, model.c_str(), native.get(), &session));
@@ -158,6 +189,7 @@ void Session::Impl::create(const std::string& model, const SessionOptions& optio
                               advice(e.what(), libraries));
   }
   check(api, api->CreateCpuMemoryInfo(OrtArenaAllocator, OrtMemTypeDefault, &memory));
+  provider = options.provider;
 }
 
 TensorInfo Session::Impl::read_argument(const std::string& name, OrtTypeInfo* type, const char* role) const {
@@ -187,15 +219,16 @@ TensorInfo Session::Impl::read_argument(const std::string& name, OrtTypeInfo* ty
     if (symbols[i] != nullptr) d.symbol = symbols[i];
     info.dims.push_back(d);
   }
-  info.rank_known = rank > 0;  // the C API shows an unknown rank and a scalar alike; the model tells them apart
+  info.rank_known =
+      rank > 0;  // the C API shows an unknown rank and a scalar alike; the model tells them apart
   return info;
 }
 
 void Session::Impl::read_arguments(const ModelInfo& model) {
   OrtAllocator* allocator = nullptr;
   check(api, api->GetAllocatorWithDefaultOptions(&allocator));
-  const auto read = [&](auto get_count, auto get_name, auto get_type, const char* role, std::vector<TensorInfo>& into,
-                        const std::vector<ValueInfo>& in_model) {
+  const auto read = [&](auto get_count, auto get_name, auto get_type, const char* role,
+                        std::vector<TensorInfo>& into, const std::vector<ValueInfo>& in_model) {
     size_t count = 0;
     check(api, get_count(session, &count));
     for (size_t i = 0; i < count; ++i) {
@@ -212,13 +245,14 @@ void Session::Impl::read_arguments(const ModelInfo& model) {
       into.push_back(std::move(info));
     }
   };
-  read(api->SessionGetInputCount, api->SessionGetInputName, api->SessionGetInputTypeInfo, "input", inputs, model.inputs);
+  read(api->SessionGetInputCount, api->SessionGetInputName, api->SessionGetInputTypeInfo, "input", inputs,
+       model.inputs);
   const size_t required = inputs.size();
   read(api->SessionGetOverridableInitializerCount, api->SessionGetOverridableInitializerName,
        api->SessionGetOverridableInitializerTypeInfo, "input", inputs, model.inputs);
   for (size_t i = required; i < inputs.size(); ++i) inputs[i].optional = true;
-  read(api->SessionGetOutputCount, api->SessionGetOutputName, api->SessionGetOutputTypeInfo, "output", outputs,
-       model.outputs);
+  read(api->SessionGetOutputCount, api->SessionGetOutputName, api->SessionGetOutputTypeInfo, "output",
+       outputs, model.outputs);
 }
 
 Session::Session(const Runtime& runtime, const std::string& model, const SessionOptions& options)
@@ -231,7 +265,15 @@ Session::Session(const Runtime& runtime, const std::string& model, const Session
     for (const std::string& p : problems) message += "\n  " + p;
     throw InvalidArgument(message);
   }
-  impl_->create(model, options, libraries);
+  try {
+    impl_->create(model, options, libraries);
+  } catch (const Error& e) {
+    if (options.provider != "cuda" || !options.allow_fallback) throw;
+    SessionOptions on_cpu = options;
+    on_cpu.provider = "cpu";
+    impl_->warn(std::string(e.what()) + ". Running on the CPU, as fallback is allowed");
+    impl_->create(model, on_cpu, libraries);
+  }
   impl_->read_arguments(info);
 }
 
@@ -241,6 +283,8 @@ Session& Session::operator=(Session&&) noexcept = default;
 
 const std::vector<TensorInfo>& Session::inputs() const { return impl_->inputs; }
 const std::vector<TensorInfo>& Session::outputs() const { return impl_->outputs; }
+
+const std::string& Session::provider() const { return impl_->provider; }
 
 std::vector<std::string> Session::warnings() const {
   const std::lock_guard<std::mutex> lock(impl_->mutex);
@@ -254,14 +298,14 @@ OrtValue* Session::Impl::wrap(const TensorInfo& info, const Array& array) const 
     fits = info.dims[i].size < 0 || info.dims[i].size == array.shape()[i];
   }
   if (!fits) {
-    throw InvalidArgument("input '" + info.name + "' must be " + info.to_string() + ", got " + array.to_string() +
-                          (array.dtype() == info.dtype ? "" : "; convert it (numpy: x.astype(...)) before it is saved"));
+    throw InvalidArgument(
+        "input '" + info.name + "' must be " + info.to_string() + ", got " + array.to_string() +
+        (array.dtype() == info.dtype ? "" : "; convert it (numpy: x.astype(...)) before it is saved"));
   }
   OrtValue* value = nullptr;
-  check(api, api->CreateTensorWithDataAsOrtValue(memory, array.data(), array.bytes(), array.shape().data(),
-                                                 array.shape().size(),
-                                                 static_cast<ONNXTensorElementDataType>(to_onnx_type(array.dtype())),
-                                                 &value));
+  check(api, api->CreateTensorWithDataAsOrtValue(
+                 memory, array.data(), array.bytes(), array.shape().data(), array.shape().size(),
+                 static_cast<ONNXTensorElementDataType>(to_onnx_type(array.dtype())), &value));
   return value;
 }
 
@@ -291,18 +335,22 @@ Arrays Session::run(const Arrays& inputs) const {
   }
   for (const TensorInfo& info : impl_->outputs) output_names.push_back(info.name.c_str());
   std::vector<OrtValue*> raw(output_names.size(), nullptr);
-  OrtStatus* status = api->Run(impl_->session, nullptr, input_names.data(), input_values.data(), input_values.size(),
-                               output_names.data(), output_names.size(), raw.data());
+  OrtStatus* status = api->Run(impl_->session, nullptr, input_names.data(), input_values.data(),
+                               input_values.size(), output_names.data(), output_names.size(), raw.data());
   std::vector<std::shared_ptr<OrtValue>> values;
-  for (OrtValue* v : raw) values.emplace_back(v, [api](OrtValue* p) { if (p != nullptr) api->ReleaseValue(p); });
+  for (OrtValue* v : raw)
+    values.emplace_back(v, [api](OrtValue* p) {
+      if (p != nullptr) api->ReleaseValue(p);
+    });
   check(api, status);
 
   Arrays outputs;
   for (size_t i = 0; i < values.size(); ++i) {
     const std::string& name = impl_->outputs[i].name;
     if (values[i] == nullptr) {
-      throw Error(ErrorKind::kInternal, "output '" + name + "' was never computed: the operator that makes it "
-                                        "returned success without allocating it");
+      throw Error(ErrorKind::kInternal, "output '" + name +
+                                            "' was never computed: the operator that makes it "
+                                            "returned success without allocating it");
     }
     OrtPtr<OrtTensorTypeAndShapeInfo> shape_info(api->ReleaseTensorTypeAndShapeInfo);
     check(api, api->GetTensorTypeAndShape(values[i].get(), shape_info.out()), "output '" + name + "'");
@@ -315,10 +363,11 @@ Arrays Session::run(const Arrays& inputs) const {
     void* data = nullptr;
     check(api, api->GetTensorMutableData(values[i].get(), &data));
     const auto dtype = from_onnx_type(element);
-    if (!dtype) throw Error(ErrorKind::kNotSupported, "output '" + name + "' holds " + onnx_type_name(element));
+    if (!dtype)
+      throw Error(ErrorKind::kNotSupported, "output '" + name + "' holds " + onnx_type_name(element));
     // The array keeps ONNX Runtime's own memory alive: nothing is copied. The runtime must outlive it.
-    auto owner = std::make_shared<std::pair<std::shared_ptr<Runtime::Impl>, std::shared_ptr<OrtValue>>>(impl_->runtime,
-                                                                                                        values[i]);
+    auto owner = std::make_shared<std::pair<std::shared_ptr<Runtime::Impl>, std::shared_ptr<OrtValue>>>(
+        impl_->runtime, values[i]);
     outputs.emplace(name, Array(*dtype, std::move(shape), std::shared_ptr<void>(owner, data)));
   }
   return outputs;

@@ -9,8 +9,8 @@ namespace opbridge {
 /// Calls f(elements) with a pointer of the array's element type.
 template <class F>
 void visit(const Array& array, F&& f) {
-  dispatch<f16, bf16, float, double, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, bool>(
-      array.dtype(), [&](auto zero) { f(static_cast<decltype(zero)*>(array.data())); });
+  dispatch<f16, bf16, float, double, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t,
+           bool>(array.dtype(), [&](auto zero) { f(static_cast<decltype(zero)*>(array.data())); });
 }
 
 template <class T>
@@ -19,8 +19,10 @@ constexpr bool kIsFloat = std::is_same_v<T, f16> || std::is_same_v<T, bf16> || s
 /// Elements as double; integers beyond 2^53 are rounded.
 template <class T>
 double as_double(T v) {
-  if constexpr (std::is_same_v<T, f16> || std::is_same_v<T, bf16>) return static_cast<float>(v);
-  else return static_cast<double>(v);
+  if constexpr (std::is_same_v<T, f16> || std::is_same_v<T, bf16>)
+    return static_cast<float>(v);
+  else
+    return static_cast<double>(v);
 }
 
 }  // namespace opbridge
