@@ -1,5 +1,5 @@
-// Operators for ONNX Runtime through the plain C struct OrtCustomOp, negotiated at run time: built once, loaded by every
-// version from 1.16 on.
+// Operators for ONNX Runtime through the plain C struct OrtCustomOp, negotiated at run time: built once,
+// loaded by every version from 1.16 on.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -22,10 +22,12 @@ namespace {
 
 // In DType's order.
 constexpr ONNXTensorElementDataType kOnnxTypes[kDTypeCount] = {
-    ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16, ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT,
-    ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE,  ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8,     ONNX_TENSOR_ELEMENT_DATA_TYPE_INT16,
-    ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32,   ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64,    ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8,
-    ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT16,  ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT32,   ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT64,
+    ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16, ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16,
+    ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT,   ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE,
+    ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8,    ONNX_TENSOR_ELEMENT_DATA_TYPE_INT16,
+    ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32,   ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64,
+    ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8,   ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT16,
+    ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT32,  ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT64,
     ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL};
 
 const Overload& self(const OrtCustomOp* op) { return *static_cast<const Overload*>(op); }
@@ -80,10 +82,12 @@ OrtStatus* to_status(const OrtApi* api) noexcept {
 
 namespace {
 
-// ------------------------------------------------------------------------------------------------------- attributes
+// -------------------------------------------------------------------------------------------------------
+// attributes
 
 // A node's attributes cannot be listed, so each declared one is asked for in every type until one answers.
-bool read_attribute(const OrtApi* api, const OrtKernelInfo* info, const char* name, AttributeType type, AttributeValue& value) {
+bool read_attribute(const OrtApi* api, const OrtKernelInfo* info, const char* name, AttributeType type,
+                    AttributeValue& value) {
   // A status of failure is the answer "not this type" here.
   const auto ok = [api](OrtStatus* status) {
     if (status != nullptr) api->ReleaseStatus(status);
@@ -91,8 +95,10 @@ bool read_attribute(const OrtApi* api, const OrtKernelInfo* info, const char* na
   };
   value.type = type;
   switch (type) {
-    case AttributeType::kInt: return ok(api->KernelInfoGetAttribute_int64(info, name, &value.i));
-    case AttributeType::kFloat: return ok(api->KernelInfoGetAttribute_float(info, name, &value.f));
+    case AttributeType::kInt:
+      return ok(api->KernelInfoGetAttribute_int64(info, name, &value.i));
+    case AttributeType::kFloat:
+      return ok(api->KernelInfoGetAttribute_float(info, name, &value.f));
     case AttributeType::kString: {
       size_t size = 0;  // with the final null
       if (!ok(api->KernelInfoGetAttribute_string(info, name, nullptr, &size))) return false;
@@ -105,17 +111,20 @@ bool read_attribute(const OrtApi* api, const OrtKernelInfo* info, const char* na
       size_t count = 0;
       if (!ok(api->KernelInfoGetAttributeArray_int64(info, name, nullptr, &count))) return false;
       value.ints.resize(count);
-      if (count > 0) check(api, api->KernelInfoGetAttributeArray_int64(info, name, value.ints.data(), &count));
+      if (count > 0)
+        check(api, api->KernelInfoGetAttributeArray_int64(info, name, value.ints.data(), &count));
       return true;
     }
     case AttributeType::kFloats: {
       size_t count = 0;
       if (!ok(api->KernelInfoGetAttributeArray_float(info, name, nullptr, &count))) return false;
       value.floats.resize(count);
-      if (count > 0) check(api, api->KernelInfoGetAttributeArray_float(info, name, value.floats.data(), &count));
+      if (count > 0)
+        check(api, api->KernelInfoGetAttributeArray_float(info, name, value.floats.data(), &count));
       return true;
     }
-    case AttributeType::kBool: break;  // ONNX stores it as an int
+    case AttributeType::kBool:
+      break;  // ONNX stores it as an int
   }
   return false;
 }
@@ -125,17 +134,22 @@ bool is_tensor_attribute(const OrtApi* api, const OrtKernelInfo* info, const cha
   check(api, api->GetAllocatorWithDefaultOptions(&allocator));
   OrtValue* value = nullptr;
   OrtStatus* status = api->KernelInfoGetAttribute_tensor(info, name, allocator, &value);
-  if (status != nullptr) api->ReleaseStatus(status);
-  else api->ReleaseValue(value);
+  if (status != nullptr)
+    api->ReleaseStatus(status);
+  else
+    api->ReleaseValue(value);
   return status == nullptr;
 }
 
-std::vector<std::pair<std::string, AttributeValue>> read_attributes(const OrtApi* api, const OrtKernelInfo* info, const Signature& s) {
+std::vector<std::pair<std::string, AttributeValue>> read_attributes(const OrtApi* api,
+                                                                    const OrtKernelInfo* info,
+                                                                    const Signature& s) {
   std::vector<std::pair<std::string, AttributeValue>> given;
   for (const Attribute& a : s.attributes) {
     const AttributeType declared = a.type == AttributeType::kBool ? AttributeType::kInt : a.type;
     std::vector<AttributeType> order = {declared};
-    for (const AttributeType t : {AttributeType::kInt, AttributeType::kFloat, AttributeType::kString, AttributeType::kInts, AttributeType::kFloats}) {
+    for (const AttributeType t : {AttributeType::kInt, AttributeType::kFloat, AttributeType::kString,
+                                  AttributeType::kInts, AttributeType::kFloats}) {
       if (t != declared) order.push_back(t);
     }
     bool found = false;
@@ -143,8 +157,10 @@ std::vector<std::pair<std::string, AttributeValue>> read_attributes(const OrtApi
     for (const AttributeType t : order) {
       AttributeValue value;
       if (!read_attribute(api, info, a.name.c_str(), t, value)) continue;
-      // An attribute of any other kind answers to lists as well, as an empty one: believed only when nothing else fits.
-      if ((t == AttributeType::kInts && value.ints.empty()) || (t == AttributeType::kFloats && value.floats.empty())) {
+      // An attribute of any other kind answers to lists as well, as an empty one: believed only when nothing
+      // else fits.
+      if ((t == AttributeType::kInts && value.ints.empty()) ||
+          (t == AttributeType::kFloats && value.floats.empty())) {
         if (!empty_list) empty_list = std::move(value);
         continue;
       }
@@ -154,14 +170,16 @@ std::vector<std::pair<std::string, AttributeValue>> read_attributes(const OrtApi
     }
     if (found) continue;
     if (is_tensor_attribute(api, info, a.name.c_str())) {
-      throw InvalidArgument("attribute '" + a.name + "' must be of type " + attribute_type_name(a.type) + ", got a tensor");
+      throw InvalidArgument("attribute '" + a.name + "' must be of type " + attribute_type_name(a.type) +
+                            ", got a tensor");
     }
     if (empty_list) given.emplace_back(a.name, std::move(*empty_list));
   }
   return given;
 }
 
-// A node may blank any output's name, but a kernel writes all those that its signature does not call optional.
+// A node may blank any output's name, but a kernel writes all those that its signature does not call
+// optional.
 void check_outputs(const OrtApi* api, const OrtKernelInfo* info, const Signature& s) {
   size_t count = 0;
   check(api, api->KernelInfo_GetOutputCount(info, &count));
@@ -169,15 +187,18 @@ void check_outputs(const OrtApi* api, const OrtKernelInfo* info, const Signature
     if (s.outputs[i].optional) continue;
     size_t size = 0;  // with the final null
     if (i < count) check(api, api->KernelInfo_GetOutputName(info, i, nullptr, &size));
-    if (size <= 1) throw InvalidArgument("output '" + s.outputs[i].name + "' is not optional, but the node leaves it out");
+    if (size <= 1)
+      throw InvalidArgument("output '" + s.outputs[i].name + "' is not optional, but the node leaves it out");
   }
 }
 
-// ----------------------------------------------------------------------------------------------------------- kernel
+// -----------------------------------------------------------------------------------------------------------
+// kernel
 
-// GetTensorElementTypeAndShapeDataReference came with 1.24 and is not in the headers this is built with. It returns the
-// tensor's own dimensions without allocating, which halves the cost of a call.
-using GetTypeAndShape = OrtStatus*(ORT_API_CALL*)(const OrtValue* value, ONNXTensorElementDataType* type, const int64_t** shape, size_t* rank);
+// GetTensorElementTypeAndShapeDataReference came with 1.24 and is not in the headers this is built with. It
+// returns the tensor's own dimensions without allocating, which halves the cost of a call.
+using GetTypeAndShape = OrtStatus*(ORT_API_CALL*)(const OrtValue* value, ONNXTensorElementDataType* type,
+                                                  const int64_t** shape, size_t* rank);
 constexpr size_t kGetTypeAndShapeSlot = 414;
 constexpr uint32_t kGetTypeAndShapeSince = 24;
 
@@ -186,11 +207,12 @@ struct KernelState {
   Device device;
   std::unique_ptr<Node> node;
   GetTypeAndShape get_type_and_shape;  // null before 1.24
-  size_t input_count;          // of the node: trailing optional ones may be missing
+  size_t input_count;                  // of the node: trailing optional ones may be missing
   size_t output_count;
 };
 
-OrtStatus* ORT_API_CALL create_kernel(const OrtCustomOp* op, const OrtApi*, const OrtKernelInfo* info, void** kernel) noexcept {
+OrtStatus* ORT_API_CALL create_kernel(const OrtCustomOp* op, const OrtApi*, const OrtKernelInfo* info,
+                                      void** kernel) noexcept {
   const Overload& o = self(op);
   const OrtApi* api = o.runtime->api;
   try {
@@ -205,20 +227,23 @@ OrtStatus* ORT_API_CALL create_kernel(const OrtCustomOp* op, const OrtApi*, cons
     const std::string title = node_title(*o.op, name);
     try {
       check_outputs(api, info, o.signature());
-      state->node = std::make_unique<Node>(o.op->op, o.signature(), title,
-                                           resolve_attributes(o.signature(), read_attributes(api, info, o.signature())));
+      state->node = std::make_unique<Node>(
+          o.op->op, o.signature(), title,
+          resolve_attributes(o.signature(), read_attributes(api, info, o.signature())));
     } catch (...) {
       rethrow_with_title(title);
     }
     state->get_type_and_shape = nullptr;
     if (o.runtime->minor >= kGetTypeAndShapeSince) {
       static_assert(sizeof(GetTypeAndShape) == sizeof(void*), "");
-      std::memcpy(&state->get_type_and_shape, reinterpret_cast<const char*>(api) + kGetTypeAndShapeSlot * sizeof(void*), sizeof(void*));
+      std::memcpy(&state->get_type_and_shape,
+                  reinterpret_cast<const char*>(api) + kGetTypeAndShapeSlot * sizeof(void*), sizeof(void*));
     }
     check(api, api->KernelInfo_GetInputCount(info, &state->input_count));
     check(api, api->KernelInfo_GetOutputCount(info, &state->output_count));
     if (state->input_count > static_cast<size_t>(kMaxArguments)) {
-      throw InvalidArgument(title + ": at most " + std::to_string(kMaxArguments) + " inputs are allowed, got " + std::to_string(state->input_count));
+      throw InvalidArgument(title + ": at most " + std::to_string(kMaxArguments) +
+                            " inputs are allowed, got " + std::to_string(state->input_count));
     }
     *kernel = state.release();
     return nullptr;
@@ -229,8 +254,8 @@ OrtStatus* ORT_API_CALL create_kernel(const OrtCustomOp* op, const OrtApi*, cons
 
 void ORT_API_CALL destroy_kernel(void* kernel) noexcept { delete static_cast<KernelState*>(kernel); }
 
-// Workspace from the provider's own allocator, returned when the call ends. On CUDA the launched kernels may still use
-// it then; ONNX Runtime's arena hands it out again only to work on the same stream.
+// Workspace from the provider's own allocator, returned when the call ends. On CUDA the launched kernels may
+// still use it then; ONNX Runtime's arena hands it out again only to work on the same stream.
 class Workspace {
  public:
   Workspace() = default;
@@ -243,15 +268,18 @@ class Workspace {
   }
   void* allocate(const OrtApi* api, OrtKernelContext* context, Device device, int device_id, size_t bytes) {
     api_ = api;
-    check(api, device == Device::kCpu ? api->CreateCpuMemoryInfo(OrtArenaAllocator, OrtMemTypeDefault, &info_)
-                                      : api->CreateMemoryInfo("Cuda", OrtArenaAllocator, device_id, OrtMemTypeDefault, &info_));
+    check(api, device == Device::kCpu
+                   ? api->CreateCpuMemoryInfo(OrtArenaAllocator, OrtMemTypeDefault, &info_)
+                   : api->CreateMemoryInfo("Cuda", OrtArenaAllocator, device_id, OrtMemTypeDefault, &info_));
     check(api, api->KernelContext_GetAllocator(context, info_, &allocator_));
     try {
       data_ = allocator_->Alloc(allocator_, bytes + kWorkspaceAlignment);
     } catch (...) {  // the arena throws where others return null
     }
-    if (data_ == nullptr) throw Error(ErrorKind::kOutOfMemory, "no memory for " + std::to_string(bytes) + " bytes of workspace");
-    const uintptr_t aligned = (reinterpret_cast<uintptr_t>(data_) + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
+    if (data_ == nullptr)
+      throw Error(ErrorKind::kOutOfMemory, "no memory for " + std::to_string(bytes) + " bytes of workspace");
+    const uintptr_t aligned = (reinterpret_cast<uintptr_t>(data_) + kWorkspaceAlignment - 1) /
+                              kWorkspaceAlignment * kWorkspaceAlignment;
     return reinterpret_cast<void*>(aligned);
   }
 
@@ -297,14 +325,17 @@ void read_input(const KernelState& k, const OrtValue* value, Dimensions& dimensi
   size_t rank = 0;
   if (k.get_type_and_shape != nullptr) {
     check(api, k.get_type_and_shape(value, &type, &arg.shape, &rank));
-    if (rank > static_cast<size_t>(kMaxRank)) throw InvalidArgument("an input has " + std::to_string(rank) + " dimensions; at most 16 are allowed");
+    if (rank > static_cast<size_t>(kMaxRank))
+      throw InvalidArgument("an input has " + std::to_string(rank) + " dimensions; at most 16 are allowed");
   } else {
     OrtTensorTypeAndShapeInfo* raw = nullptr;
     check(api, api->GetTensorTypeAndShape(value, &raw));
-    const std::unique_ptr<OrtTensorTypeAndShapeInfo, decltype(api->ReleaseTensorTypeAndShapeInfo)> info(raw, api->ReleaseTensorTypeAndShapeInfo);
+    const std::unique_ptr<OrtTensorTypeAndShapeInfo, decltype(api->ReleaseTensorTypeAndShapeInfo)> info(
+        raw, api->ReleaseTensorTypeAndShapeInfo);
     check(api, api->GetTensorElementType(info.get(), &type));
     check(api, api->GetDimensionsCount(info.get(), &rank));
-    if (rank > static_cast<size_t>(kMaxRank)) throw InvalidArgument("an input has " + std::to_string(rank) + " dimensions; at most 16 are allowed");
+    if (rank > static_cast<size_t>(kMaxRank))
+      throw InvalidArgument("an input has " + std::to_string(rank) + " dimensions; at most 16 are allowed");
     int64_t* shape = dimensions.take(rank);
     check(api, api->GetDimensions(info.get(), shape, rank));
     arg.shape = shape;
@@ -352,8 +383,10 @@ void compute(const KernelState& k, OrtKernelContext* context) {
     out = {nullptr, specs[i].shape, specs[i].rank, specs[i].dtype, false};
     if (i >= k.output_count) continue;
     OrtValue* value = nullptr;
-    check(api, api->KernelContext_GetOutput(context, i, specs[i].shape, static_cast<size_t>(specs[i].rank), &value));
-    if (value == nullptr) continue;  // an optional output that the model does not use; the others are checked at load
+    check(api, api->KernelContext_GetOutput(context, i, specs[i].shape, static_cast<size_t>(specs[i].rank),
+                                            &value));
+    if (value == nullptr)
+      continue;  // an optional output that the model does not use; the others are checked at load
     check(api, api->GetTensorMutableData(value, &out.data));
     out.present = true;
   }
@@ -377,7 +410,8 @@ void compute(const KernelState& k, OrtKernelContext* context) {
     TensorArg shapes[2 * kMaxArguments];  // without data, as a workspace function sees them
     for (size_t i = 0; i < input_count; ++i) (shapes[i] = inputs[i]).data = nullptr;
     for (size_t i = 0; i < declared; ++i) (shapes[kMaxArguments + i] = outputs[i]).data = nullptr;
-    host.workspace_bytes = node.workspace_bytes(shapes, static_cast<int>(input_count), shapes + kMaxArguments, k.device);
+    host.workspace_bytes =
+        node.workspace_bytes(shapes, static_cast<int>(input_count), shapes + kMaxArguments, k.device);
     if (host.workspace_bytes > 0) {
       const int id = k.device == Device::kCuda && first != nullptr ? device_id_of(api, first) : 0;
       host.workspace = workspace.allocate(api, context, k.device, id, host.workspace_bytes);
@@ -402,14 +436,16 @@ OrtStatus* ORT_API_CALL compute_kernel(void* kernel, OrtKernelContext* context) 
     return nullptr;
   } catch (const std::exception& e) {
     // Checks made by the node name it already; what ONNX Runtime itself or this file reports does not.
-    if (std::strncmp(e.what(), k.node->title().c_str(), k.node->title().size()) == 0) return to_status(k.runtime->api);
+    if (std::strncmp(e.what(), k.node->title().c_str(), k.node->title().size()) == 0)
+      return to_status(k.runtime->api);
     return titled_status(k);
   } catch (...) {
     return titled_status(k);
   }
 }
 
-// ------------------------------------------------------------------------------------------------------ description
+// ------------------------------------------------------------------------------------------------------
+// description
 
 OrtCustomOpInputOutputCharacteristic characteristic(const Argument& a) {
   return a.variadic ? INPUT_OUTPUT_VARIADIC : a.optional ? INPUT_OUTPUT_OPTIONAL : INPUT_OUTPUT_REQUIRED;
@@ -424,14 +460,24 @@ void describe(Overload& o) {
   c.GetExecutionProviderType = [](const OrtCustomOp* op) noexcept { return self(op).provider; };
   c.GetInputTypeCount = [](const OrtCustomOp* op) noexcept { return self(op).signature().inputs.size(); };
   c.GetOutputTypeCount = [](const OrtCustomOp* op) noexcept { return self(op).signature().outputs.size(); };
-  c.GetInputType = [](const OrtCustomOp* op, size_t i) noexcept { return to_onnx(self(op).dtype(self(op).signature().inputs[i])); };
-  c.GetOutputType = [](const OrtCustomOp* op, size_t i) noexcept { return to_onnx(self(op).dtype(self(op).signature().outputs[i])); };
-  c.GetInputCharacteristic = [](const OrtCustomOp* op, size_t i) noexcept { return characteristic(self(op).signature().inputs[i]); };
-  c.GetOutputCharacteristic = [](const OrtCustomOp* op, size_t i) noexcept { return characteristic(self(op).signature().outputs[i]); };
-  c.GetInputMemoryType = [](const OrtCustomOp* op, size_t i) noexcept {
-    return self(op).device == Device::kCuda && self(op).signature().inputs[i].host ? OrtMemTypeCPUInput : OrtMemTypeDefault;
+  c.GetInputType = [](const OrtCustomOp* op, size_t i) noexcept {
+    return to_onnx(self(op).dtype(self(op).signature().inputs[i]));
   };
-  // 1.16 and newer ask these of variadic arguments only; 1 and homogeneous is what the signature language offers.
+  c.GetOutputType = [](const OrtCustomOp* op, size_t i) noexcept {
+    return to_onnx(self(op).dtype(self(op).signature().outputs[i]));
+  };
+  c.GetInputCharacteristic = [](const OrtCustomOp* op, size_t i) noexcept {
+    return characteristic(self(op).signature().inputs[i]);
+  };
+  c.GetOutputCharacteristic = [](const OrtCustomOp* op, size_t i) noexcept {
+    return characteristic(self(op).signature().outputs[i]);
+  };
+  c.GetInputMemoryType = [](const OrtCustomOp* op, size_t i) noexcept {
+    return self(op).device == Device::kCuda && self(op).signature().inputs[i].host ? OrtMemTypeCPUInput
+                                                                                   : OrtMemTypeDefault;
+  };
+  // 1.16 and newer ask these of variadic arguments only; 1 and homogeneous is what the signature language
+  // offers.
   c.GetVariadicInputMinArity = [](const OrtCustomOp*) noexcept { return 1; };
   c.GetVariadicInputHomogeneity = [](const OrtCustomOp*) noexcept { return 1; };
   c.GetVariadicOutputMinArity = [](const OrtCustomOp*) noexcept { return 1; };
@@ -444,12 +490,14 @@ void describe(Overload& o) {
     c.GetStartVersion = [](const OrtCustomOp*) noexcept { return 1; };
     // 1.17 to 1.23 crash before they call a shape function when an optional input is absent.
     const auto& inputs = o.signature().inputs;
-    const bool optional = std::any_of(inputs.begin(), inputs.end(), [](const Argument& a) { return a.optional; });
+    const bool optional =
+        std::any_of(inputs.begin(), inputs.end(), [](const Argument& a) { return a.optional; });
     if (!optional || runtime.minor >= 24) c.InferOutputShapeFn = infer_output_shape;
   }
 }
 
-// -------------------------------------------------------------------------------------------------------- registration
+// --------------------------------------------------------------------------------------------------------
+// registration
 
 #if defined(OPBRIDGE_TEST_CUDA_PROVIDER)  // tests without a GPU let another provider stand in
 constexpr const char* kCudaProvider = OPBRIDGE_TEST_CUDA_PROVIDER;
@@ -457,8 +505,8 @@ constexpr const char* kCudaProvider = OPBRIDGE_TEST_CUDA_PROVIDER;
 constexpr const char* kCudaProvider = "CUDAExecutionProvider";
 #endif
 
-// What one runtime has been given. Sessions keep pointers into it, so it stays until the library is unloaded. Its domain
-// is not released even then: at the end of the process the runtime may have gone first.
+// What one runtime has been given. Sessions keep pointers into it, so it stays until the library is unloaded.
+// Its domain is not released even then: at the end of the process the runtime may have gone first.
 struct Registration {
   Runtime runtime;
   std::vector<std::unique_ptr<Overload>> overloads;
@@ -514,11 +562,13 @@ Runtime negotiate(const OrtApiBase* base) {
   }
   r.minor = major > 1 ? 1000 : minor;
   r.op_version = std::min<uint32_t>(r.minor, ORT_API_VERSION);
-  // Asking for more than the runtime has prints to stderr, so the version decides before the table is fetched.
+  // Asking for more than the runtime has prints to stderr, so the version decides before the table is
+  // fetched.
   r.api = major >= 1 && r.minor >= static_cast<uint32_t>(kMinOrtApi) ? base->GetApi(kMinOrtApi) : nullptr;
   if (r.api == nullptr) {
-    throw Error(ErrorKind::kNotSupported, "library '" + std::string(this_library().definition.name) + "' (domain " +
-                                              this_library().definition.domain + ") needs ONNX Runtime 1." + std::to_string(kMinOrtApi) +
+    throw Error(ErrorKind::kNotSupported, "library '" + std::string(this_library().definition.name) +
+                                              "' (domain " + this_library().definition.domain +
+                                              ") needs ONNX Runtime 1." + std::to_string(kMinOrtApi) +
                                               " or newer, but was loaded by " + r.version);
   }
   return r;
@@ -532,13 +582,15 @@ OrtStatus* register_library(OrtSessionOptions* options, const OrtApiBase* base) 
     api = runtime.api;
     static std::mutex mutex;
     const std::lock_guard<std::mutex> lock(mutex);
-    if (registrations == nullptr) registrations = new std::map<const OrtApi*, std::unique_ptr<Registration>>();
+    if (registrations == nullptr)
+      registrations = new std::map<const OrtApi*, std::unique_ptr<Registration>>();
     auto& registration = (*registrations)[api];
     // A runtime that was unloaded may have left its place to another one.
     if (registration != nullptr && registration->runtime.version != runtime.version) registration.release();
     if (registration == nullptr) registration = std::make_unique<Registration>(std::move(runtime));
 
-    // A domain that is added twice fails the session with "Domain already set in registry", so the options remember it.
+    // A domain that is added twice fails the session with "Domain already set in registry", so the options
+    // remember it.
     const LibraryDefinition& d = this_library().definition;
     const std::string key = "opbridge.registered." + std::string(d.domain);
     const std::string own = std::string(d.name) + " " + std::to_string(d.version);
@@ -551,7 +603,8 @@ OrtStatus* register_library(OrtSessionOptions* options, const OrtApiBase* base) 
       check(api, api->GetSessionConfigEntry(options, key.c_str(), &other[0], &size));
       other.resize(size == 0 ? 0 : size - 1);
       if (other == own) return nullptr;
-      throw InvalidArgument("library '" + own + "': domain '" + d.domain + "' has been registered already, by library '" + other +
+      throw InvalidArgument("library '" + own + "': domain '" + d.domain +
+                            "' has been registered already, by library '" + other +
                             "'. A domain belongs to one library: give one of them another DOMAIN");
     }
     check(api, api->AddCustomOpDomain(options, registration->domain));
@@ -566,7 +619,8 @@ OrtStatus* register_library(OrtSessionOptions* options, const OrtApiBase* base) 
 }  // namespace ort
 
 void* register_custom_ops(void* session_options, const void* api_base) noexcept {
-  return ort::register_library(static_cast<OrtSessionOptions*>(session_options), static_cast<const OrtApiBase*>(api_base));
+  return ort::register_library(static_cast<OrtSessionOptions*>(session_options),
+                               static_cast<const OrtApiBase*>(api_base));
 }
 
 }  // namespace opbridge

@@ -12,13 +12,13 @@ namespace opbridge::ort {
 
 struct Runtime {
   const OrtApi* api;
-  uint32_t minor;       // 1.<minor>: functions newer than kMinOrtApi are called only when minor is high enough
+  uint32_t minor;  // 1.<minor>: functions newer than kMinOrtApi are called only when minor is high enough
   uint32_t op_version;  // what goes into OrtCustomOp::version: never more than the runtime knows
   std::string version;
 };
 
-/// One overload of an operator: a combination of element types under one execution provider. Its OrtCustomOp part is
-/// what ONNX Runtime sees.
+/// One overload of an operator: a combination of element types under one execution provider. Its OrtCustomOp
+/// part is what ONNX Runtime sees.
 struct Overload : OrtCustomOp {
   const Runtime* runtime;
   const LibraryOperator* op;
@@ -27,7 +27,9 @@ struct Overload : OrtCustomOp {
   std::vector<DType> types;  // one for each type variable
 
   const Signature& signature() const { return op->signature; }
-  DType dtype(const Argument& a) const { return a.type_variable >= 0 ? types[static_cast<size_t>(a.type_variable)] : a.concrete; }
+  DType dtype(const Argument& a) const {
+    return a.type_variable >= 0 ? types[static_cast<size_t>(a.type_variable)] : a.concrete;
+  }
 };
 
 ONNXTensorElementDataType to_onnx(DType dtype);

@@ -26,7 +26,8 @@ struct Bindings {
   std::vector<std::optional<SymbolicShape>> prefixes;
 };
 
-// A dimension that nothing is known of needs a name that no other has: without one it would be written back as -1.
+// A dimension that nothing is known of needs a name that no other has: without one it would be written back
+// as -1.
 std::string fresh_symbol() {
   static std::atomic<uint64_t> next{0};
   return "opbridge_" + std::to_string(next++);
@@ -44,11 +45,13 @@ Input read_input(const OrtApi* api, OrtShapeInferContext* context, size_t index)
   check(api, api->GetSymbolicDimensions(info, symbols.data(), rank));
   Input input;
   check(api, api->GetTensorElementType(info, &input.type));
-  for (size_t i = 0; i < rank; ++i) input.shape.push_back({values[i], symbols[i] == nullptr ? "" : symbols[i]});
+  for (size_t i = 0; i < rank; ++i)
+    input.shape.push_back({values[i], symbols[i] == nullptr ? "" : symbols[i]});
   return input;
 }
 
-std::optional<int64_t> read_int_attribute(const OrtApi* api, OrtShapeInferContext* context, const Attribute& a) {
+std::optional<int64_t> read_int_attribute(const OrtApi* api, OrtShapeInferContext* context,
+                                          const Attribute& a) {
   const OrtOpAttr* attribute = nullptr;
   OrtStatus* status = api->ShapeInferContext_GetAttribute(context, a.name.c_str(), &attribute);
   if (status != nullptr || attribute == nullptr) {
@@ -103,7 +106,8 @@ std::optional<int64_t> evaluate(const Dim& d, const Bindings& b) {
   return dim_arithmetic(d.kind, *x, *y, &result) ? std::optional<int64_t>(result) : std::nullopt;
 }
 
-void set_output(const OrtApi* api, OrtShapeInferContext* context, size_t index, ONNXTensorElementDataType type, const SymbolicShape& shape) {
+void set_output(const OrtApi* api, OrtShapeInferContext* context, size_t index,
+                ONNXTensorElementDataType type, const SymbolicShape& shape) {
   std::vector<int64_t> values;
   std::vector<const char*> symbols;
   for (const SymbolicDim& d : shape) {
@@ -112,7 +116,8 @@ void set_output(const OrtApi* api, OrtShapeInferContext* context, size_t index, 
   }
   OrtTensorTypeAndShapeInfo* raw = nullptr;
   check(api, api->CreateTensorTypeAndShapeInfo(&raw));
-  const std::unique_ptr<OrtTensorTypeAndShapeInfo, decltype(api->ReleaseTensorTypeAndShapeInfo)> info(raw, api->ReleaseTensorTypeAndShapeInfo);
+  const std::unique_ptr<OrtTensorTypeAndShapeInfo, decltype(api->ReleaseTensorTypeAndShapeInfo)> info(
+      raw, api->ReleaseTensorTypeAndShapeInfo);
   check(api, api->SetTensorElementType(raw, type));
   check(api, api->SetDimensions(raw, values.data(), values.size()));
   check(api, api->SetSymbolicDimensions(raw, symbols.data(), symbols.size()));
@@ -121,8 +126,8 @@ void set_output(const OrtApi* api, OrtShapeInferContext* context, size_t index, 
 
 }  // namespace
 
-// Says what is certain and leaves the rest open. Wrong inputs are reported when the model runs, in the checks' own words:
-// ONNX Runtime does not read the status of this function.
+// Says what is certain and leaves the rest open. Wrong inputs are reported when the model runs, in the
+// checks' own words: ONNX Runtime does not read the status of this function.
 OrtStatus* infer_output_shape(const OrtCustomOp* op, OrtShapeInferContext* context) noexcept {
   const Overload& o = *static_cast<const Overload*>(op);
   const OrtApi* api = o.runtime->api;
@@ -134,7 +139,8 @@ OrtStatus* infer_output_shape(const OrtCustomOp* op, OrtShapeInferContext* conte
     b.types.resize(s.type_variables.size(), ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED);
     for (const Attribute& a : s.attributes) {
       if (a.name_slot < 0) continue;
-      if (const auto value = read_int_attribute(api, context, a)) b.names[static_cast<size_t>(a.name_slot)] = SymbolicDim{*value, ""};
+      if (const auto value = read_int_attribute(api, context, a))
+        b.names[static_cast<size_t>(a.name_slot)] = SymbolicDim{*value, ""};
     }
     size_t input_count = 0;
     check(api, api->ShapeInferContext_GetInputCount(context, &input_count));
@@ -154,7 +160,8 @@ OrtStatus* infer_output_shape(const OrtCustomOp* op, OrtShapeInferContext* conte
           continue;
         }
         SymbolicDim dim;
-        if (d.kind == Dim::Kind::kName && b.names[static_cast<size_t>(d.slot)]) dim = *b.names[static_cast<size_t>(d.slot)];
+        if (d.kind == Dim::Kind::kName && b.names[static_cast<size_t>(d.slot)])
+          dim = *b.names[static_cast<size_t>(d.slot)];
         if (const auto value = evaluate(d, b)) dim = {*value, ""};
         shape.push_back(dim);
       }
@@ -164,7 +171,8 @@ OrtStatus* infer_output_shape(const OrtCustomOp* op, OrtShapeInferContext* conte
         if (d.value < 0) d.value = -1;
       }
       const Argument& a = s.outputs[i];
-      const auto type = a.type_variable >= 0 ? b.types[static_cast<size_t>(a.type_variable)] : to_onnx(a.concrete);
+      const auto type =
+          a.type_variable >= 0 ? b.types[static_cast<size_t>(a.type_variable)] : to_onnx(a.concrete);
       if (type != ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED) set_output(api, context, i, type, shape);
     }
     return nullptr;

@@ -19,16 +19,20 @@ namespace opbridge {
 
 namespace {
 
-static_assert(sizeof(OpbridgeTensor) == 48 && offsetof(OpbridgeTensor, device_type) == 8 && offsetof(OpbridgeTensor, ndim) == 16 &&
-                  offsetof(OpbridgeTensor, dtype_code) == 20 && offsetof(OpbridgeTensor, shape) == 24 &&
-                  offsetof(OpbridgeTensor, strides) == 32 && offsetof(OpbridgeTensor, byte_offset) == 40,
+static_assert(sizeof(OpbridgeTensor) == 48 && offsetof(OpbridgeTensor, device_type) == 8 &&
+                  offsetof(OpbridgeTensor, ndim) == 16 && offsetof(OpbridgeTensor, dtype_code) == 20 &&
+                  offsetof(OpbridgeTensor, shape) == 24 && offsetof(OpbridgeTensor, strides) == 32 &&
+                  offsetof(OpbridgeTensor, byte_offset) == 40,
               "OpbridgeTensor is laid out as DLPack's DLTensor");
-static_assert(sizeof(OpbridgeError) == 2048 && sizeof(OpbridgeTensorSpec) == 136 && sizeof(OpbridgeAttribute) == 64 &&
-                  sizeof(OpbridgeHost) == 48 && sizeof(OpbridgeLibrary) == 56,
+static_assert(sizeof(OpbridgeError) == 2048 && sizeof(OpbridgeTensorSpec) == 136 &&
+                  sizeof(OpbridgeAttribute) == 64 && sizeof(OpbridgeHost) == 48 &&
+                  sizeof(OpbridgeLibrary) == 56,
               "these layouts are version 1 of the interface and frozen");
-static_assert(kMaxRank == OPBRIDGE_MAX_RANK && static_cast<int>(ErrorKind::kInternal) == OPBRIDGE_INTERNAL, "");
+static_assert(kMaxRank == OPBRIDGE_MAX_RANK && static_cast<int>(ErrorKind::kInternal) == OPBRIDGE_INTERNAL,
+              "");
 
-// ---------------------------------------------------------------------------------------------------------- errors
+// ----------------------------------------------------------------------------------------------------------
+// errors
 
 int32_t report(OpbridgeError* error, ErrorKind kind, const char* message) noexcept {
   if (error != nullptr && error->size > offsetof(OpbridgeError, message)) {
@@ -37,7 +41,8 @@ int32_t report(OpbridgeError* error, ErrorKind kind, const char* message) noexce
     size_t length = std::strlen(message);
     if (length > room) {
       length = room;
-      while (length > 0 && (static_cast<unsigned char>(message[length]) & 0xc0u) == 0x80u) --length;  // not inside a character
+      while (length > 0 && (static_cast<unsigned char>(message[length]) & 0xc0u) == 0x80u)
+        --length;  // not inside a character
     }
     std::memcpy(error->message, message, length);
     error->message[length] = '\0';
@@ -62,7 +67,8 @@ int32_t guarded(OpbridgeError* error, F&& f) noexcept {
   }
 }
 
-// --------------------------------------------------------------------------------------------------------- tensors
+// ---------------------------------------------------------------------------------------------------------
+// tensors
 
 // DLPack's (code, bits) of each DType, in DType's order.
 struct DlType {
@@ -73,10 +79,12 @@ constexpr DlType kDlTypes[kDTypeCount] = {{2, 16}, {4, 16}, {2, 32}, {2, 64}, {0
 
 DType from_dlpack(const OpbridgeTensor& t) {
   for (int i = 0; i < kDTypeCount; ++i) {
-    if (kDlTypes[i].code == t.dtype_code && kDlTypes[i].bits == t.dtype_bits && t.dtype_lanes == 1) return static_cast<DType>(i);
+    if (kDlTypes[i].code == t.dtype_code && kDlTypes[i].bits == t.dtype_bits && t.dtype_lanes == 1)
+      return static_cast<DType>(i);
   }
-  throw InvalidArgument("element type with DLPack code " + std::to_string(t.dtype_code) + ", " + std::to_string(t.dtype_bits) +
-                        " bits and " + std::to_string(t.dtype_lanes) + " lanes is not one that operators know");
+  throw InvalidArgument("element type with DLPack code " + std::to_string(t.dtype_code) + ", " +
+                        std::to_string(t.dtype_bits) + " bits and " + std::to_string(t.dtype_lanes) +
+                        " lanes is not one that operators know");
 }
 
 void check_contiguous(const OpbridgeTensor& t) {
@@ -87,7 +95,8 @@ void check_contiguous(const OpbridgeTensor& t) {
   int64_t expected = 1;
   for (int i = t.ndim - 1; i >= 0; --i) {
     if (t.shape[i] != 1 && t.strides[i] != expected) {
-      throw InvalidArgument("a tensor of shape " + shape_to_string(t.shape, t.ndim) + " has strides " + shape_to_string(t.strides, t.ndim) +
+      throw InvalidArgument("a tensor of shape " + shape_to_string(t.shape, t.ndim) + " has strides " +
+                            shape_to_string(t.strides, t.ndim) +
                             "; operators take contiguous, row-major tensors");
     }
     expected *= t.shape[i];
@@ -96,7 +105,8 @@ void check_contiguous(const OpbridgeTensor& t) {
 
 // `tensors` as kernels see them.
 void read_tensors(const OpbridgeTensor* const* tensors, size_t count, TensorArg* out) {
-  if (count > static_cast<size_t>(kMaxArguments)) throw InvalidArgument("at most 64 tensors can be passed, got " + std::to_string(count));
+  if (count > static_cast<size_t>(kMaxArguments))
+    throw InvalidArgument("at most 64 tensors can be passed, got " + std::to_string(count));
   if (tensors == nullptr && count > 0) throw InvalidArgument("the list of tensors is a null pointer");
   for (size_t i = 0; i < count; ++i) {
     const OpbridgeTensor* t = tensors[i];
@@ -104,7 +114,8 @@ void read_tensors(const OpbridgeTensor* const* tensors, size_t count, TensorArg*
       out[i] = {nullptr, nullptr, 0, DType::f32, false};
       continue;
     }
-    if (t->ndim < 0 || t->ndim > kMaxRank) throw InvalidArgument("a tensor has " + std::to_string(t->ndim) + " dimensions; 0 to 16 are allowed");
+    if (t->ndim < 0 || t->ndim > kMaxRank)
+      throw InvalidArgument("a tensor has " + std::to_string(t->ndim) + " dimensions; 0 to 16 are allowed");
     if (t->ndim > 0 && t->shape == nullptr) throw InvalidArgument("a tensor's shape is a null pointer");
     const DType dtype = from_dlpack(*t);
     bool empty = false, overflow = false;
@@ -114,9 +125,12 @@ void read_tensors(const OpbridgeTensor* const* tensors, size_t count, TensorArg*
       overflow = overflow || __builtin_mul_overflow(bytes, t->shape[d], &bytes);
       if (t->shape[d] < 0) throw InvalidArgument("a tensor has shape " + shape_to_string(t->shape, t->ndim));
     }
-    if (overflow && !empty) throw InvalidArgument("a tensor has shape " + shape_to_string(t->shape, t->ndim) + ", which fits no memory");
+    if (overflow && !empty)
+      throw InvalidArgument("a tensor has shape " + shape_to_string(t->shape, t->ndim) +
+                            ", which fits no memory");
     check_contiguous(*t);
-    out[i] = {t->data == nullptr ? nullptr : static_cast<char*>(t->data) + t->byte_offset, t->shape, t->ndim, dtype, true};
+    out[i] = {t->data == nullptr ? nullptr : static_cast<char*>(t->data) + t->byte_offset, t->shape, t->ndim,
+              dtype, true};
   }
 }
 
@@ -124,7 +138,12 @@ void read_tensors(const OpbridgeTensor* const* tensors, size_t count, TensorArg*
 struct Place {
   explicit Place(const OpbridgeTensor& t) : type(t.device_type), id(t.device_type == 1 ? 0 : t.device_id) {}
   bool operator!=(const Place& other) const { return type != other.type || id != other.id; }
-  std::string to_string() const { return (type == 1 ? "CPU" : type == 2 ? "CUDA" : "DLPack " + std::to_string(type)) + " device " + std::to_string(id); }
+  std::string to_string() const {
+    return (type == 1   ? "CPU"
+            : type == 2 ? "CUDA"
+                        : "DLPack " + std::to_string(type)) +
+           " device " + std::to_string(id);
+  }
 
   int32_t type, id;
 };
@@ -132,7 +151,9 @@ struct Place {
 Device to_device(int32_t code) {
   if (code == 1) return Device::kCpu;
   if (code == 2) return Device::kCuda;
-  throw Error(ErrorKind::kNotSupported, "operators run on the CPU (DLPack device 1) and CUDA (2), not on device " + std::to_string(code));
+  throw Error(
+      ErrorKind::kNotSupported,
+      "operators run on the CPU (DLPack device 1) and CUDA (2), not on device " + std::to_string(code));
 }
 
 // The outputs that infer() describes, as TensorArgs without data.
@@ -140,11 +161,13 @@ void spec_args(const TensorSpec* specs, size_t count, TensorArg* out) {
   for (size_t i = 0; i < count; ++i) out[i] = {nullptr, specs[i].shape, specs[i].rank, specs[i].dtype, true};
 }
 
-// -------------------------------------------------------------------------------------------------------- functions
+// --------------------------------------------------------------------------------------------------------
+// functions
 
 AttributeValue read_attribute(const OpbridgeAttribute& a) {
   AttributeValue v;
-  if (a.type < 1 || a.type > 6) throw InvalidArgument("attribute '" + std::string(a.name) + "' has no type of this interface");
+  if (a.type < 1 || a.type > 6)
+    throw InvalidArgument("attribute '" + std::string(a.name) + "' has no type of this interface");
   v.type = static_cast<AttributeType>(a.type);
   v.i = a.i;
   v.f = static_cast<float>(a.f);
@@ -154,21 +177,23 @@ AttributeValue read_attribute(const OpbridgeAttribute& a) {
   return v;
 }
 
-int32_t create_node(const char* op, const char* node_name, const OpbridgeAttribute* attributes, size_t count, OpbridgeNode** out,
-                    OpbridgeError* error) noexcept {
+int32_t create_node(const char* op, const char* node_name, const OpbridgeAttribute* attributes, size_t count,
+                    OpbridgeNode** out, OpbridgeError* error) noexcept {
   return guarded(error, [&] {
-    if (op == nullptr || out == nullptr || (attributes == nullptr && count > 0)) throw InvalidArgument("create_node() was passed a null pointer");
+    if (op == nullptr || out == nullptr || (attributes == nullptr && count > 0))
+      throw InvalidArgument("create_node() was passed a null pointer");
     const Library& library = this_library();
     const LibraryOperator* found = library.find(op);
     if (found == nullptr) {
       std::vector<std::string> names;
       for (const LibraryOperator& o : library.operators) names.push_back(o.signature.name);
-      throw InvalidArgument("library '" + std::string(library.definition.name) + "' has no operator '" + op + "'" + did_you_mean(op, names) +
-                            " (it has " + list_of(names, "and") + ")");
+      throw InvalidArgument("library '" + std::string(library.definition.name) + "' has no operator '" + op +
+                            "'" + did_you_mean(op, names) + " (it has " + list_of(names, "and") + ")");
     }
     std::vector<std::pair<std::string, AttributeValue>> given;
     for (size_t i = 0; i < count; ++i) {
-      if (attributes[i].name == nullptr) throw InvalidArgument(found->full_name + ": attribute number " + std::to_string(i) + " has no name");
+      if (attributes[i].name == nullptr)
+        throw InvalidArgument(found->full_name + ": attribute number " + std::to_string(i) + " has no name");
       given.emplace_back(attributes[i].name, read_attribute(attributes[i]));
     }
     *out = new OpbridgeNode{library.create_node(*found, node_name == nullptr ? "" : node_name, given)};
@@ -177,8 +202,8 @@ int32_t create_node(const char* op, const char* node_name, const OpbridgeAttribu
 
 void destroy_node(OpbridgeNode* node) noexcept { delete node; }
 
-int32_t infer(const OpbridgeNode* node, const OpbridgeTensor* const* inputs, size_t input_count, OpbridgeTensorSpec* outputs,
-              size_t output_count, OpbridgeError* error) noexcept {
+int32_t infer(const OpbridgeNode* node, const OpbridgeTensor* const* inputs, size_t input_count,
+              OpbridgeTensorSpec* outputs, size_t output_count, OpbridgeError* error) noexcept {
   return guarded(error, [&] {
     const Node& n = *node->node;
     TensorArg in[kMaxArguments];
@@ -190,7 +215,8 @@ int32_t infer(const OpbridgeNode* node, const OpbridgeTensor* const* inputs, siz
     TensorSpec specs[kMaxArguments];
     n.infer(in, static_cast<int>(input_count), specs);
     if (outputs == nullptr || output_count < n.signature().outputs.size()) {
-      throw InvalidArgument(n.title() + ": has " + std::to_string(n.signature().outputs.size()) + " outputs, got room for " +
+      throw InvalidArgument(n.title() + ": has " + std::to_string(n.signature().outputs.size()) +
+                            " outputs, got room for " +
                             std::to_string(outputs == nullptr ? 0 : output_count));
     }
     for (size_t i = 0; i < n.signature().outputs.size(); ++i) {
@@ -204,8 +230,8 @@ int32_t infer(const OpbridgeNode* node, const OpbridgeTensor* const* inputs, siz
   });
 }
 
-int32_t workspace_bytes(const OpbridgeNode* node, const OpbridgeTensor* const* inputs, size_t input_count, int32_t device_type,
-                        size_t* bytes, OpbridgeError* error) noexcept {
+int32_t workspace_bytes(const OpbridgeNode* node, const OpbridgeTensor* const* inputs, size_t input_count,
+                        int32_t device_type, size_t* bytes, OpbridgeError* error) noexcept {
   return guarded(error, [&] {
     const Node& n = *node->node;
     *bytes = 0;
@@ -224,8 +250,9 @@ int32_t workspace_bytes(const OpbridgeNode* node, const OpbridgeTensor* const* i
   });
 }
 
-int32_t compute(const OpbridgeNode* node, const OpbridgeTensor* const* inputs, size_t input_count, const OpbridgeTensor* const* outputs,
-                size_t output_count, const OpbridgeHost* host, OpbridgeError* error) noexcept {
+int32_t compute(const OpbridgeNode* node, const OpbridgeTensor* const* inputs, size_t input_count,
+                const OpbridgeTensor* const* outputs, size_t output_count, const OpbridgeHost* host,
+                OpbridgeError* error) noexcept {
   return guarded(error, [&] {
     const Node& n = *node->node;
     const auto fail = [&](const std::string& what) { throw InvalidArgument(n.title() + ": " + what); };
@@ -240,10 +267,13 @@ int32_t compute(const OpbridgeNode* node, const OpbridgeTensor* const* inputs, s
     }
     n.infer(in, static_cast<int>(input_count), specs);
     if (output_count != s.outputs.size()) {
-      fail("has " + std::to_string(s.outputs.size()) + " outputs, got memory for " + std::to_string(output_count));
+      fail("has " + std::to_string(s.outputs.size()) + " outputs, got memory for " +
+           std::to_string(output_count));
     }
     // All tensors lie on one device, except those that the signature wants in host memory.
-    const auto argument = [&](size_t i) -> const Argument& { return s.inputs[std::min(i, s.inputs.size() - 1)]; };
+    const auto argument = [&](size_t i) -> const Argument& {
+      return s.inputs[std::min(i, s.inputs.size() - 1)];
+    };
     const OpbridgeTensor* first = nullptr;
     for (size_t i = 0; i < input_count && first == nullptr; ++i) {
       if (in[i].present && !argument(i).host) first = inputs[i];
@@ -263,12 +293,15 @@ int32_t compute(const OpbridgeNode* node, const OpbridgeTensor* const* inputs, s
       const bool same = out[i].rank == specs[i].rank && out[i].dtype == specs[i].dtype &&
                         std::equal(out[i].shape, out[i].shape + out[i].rank, specs[i].shape);
       if (!same) {
-        fail("output '" + s.outputs[i].name + "' will be " + dtype_name(specs[i].dtype) + shape_to_string(specs[i].shape, specs[i].rank) +
-             ", got memory for " + dtype_name(out[i].dtype) + shape_to_string(out[i].shape, out[i].rank));
+        fail("output '" + s.outputs[i].name + "' will be " + dtype_name(specs[i].dtype) +
+             shape_to_string(specs[i].shape, specs[i].rank) + ", got memory for " + dtype_name(out[i].dtype) +
+             shape_to_string(out[i].shape, out[i].rank));
       }
-      if (out[i].data == nullptr && out[i].count() != 0) fail("output '" + s.outputs[i].name + "' has no memory");
+      if (out[i].data == nullptr && out[i].count() != 0)
+        fail("output '" + s.outputs[i].name + "' has no memory");
       if (const Place p(*outputs[i]); p != place) {
-        fail("output '" + s.outputs[i].name + "' lies on " + p.to_string() + ", expected " + place.to_string() + " like the inputs");
+        fail("output '" + s.outputs[i].name + "' lies on " + p.to_string() + ", expected " +
+             place.to_string() + " like the inputs");
       }
     }
     for (size_t i = 0; i < input_count; ++i) {
@@ -276,9 +309,11 @@ int32_t compute(const OpbridgeNode* node, const OpbridgeTensor* const* inputs, s
       const Argument& a = argument(i);
       if (in[i].data == nullptr && in[i].count() != 0) fail("input '" + a.name + "' has no memory");
       const Place p(*inputs[i]);
-      if (a.host && p.type != 1) fail("input '" + a.name + "' lies on " + p.to_string() + ", but its signature asks for host memory");
+      if (a.host && p.type != 1)
+        fail("input '" + a.name + "' lies on " + p.to_string() + ", but its signature asks for host memory");
       if (!a.host && p != place) {
-        fail("input '" + a.name + "' lies on " + p.to_string() + ", expected " + place.to_string() + " like the first input");
+        fail("input '" + a.name + "' lies on " + p.to_string() + ", expected " + place.to_string() +
+             " like the first input");
       }
     }
     const Device device = to_device(place.type);
@@ -309,9 +344,11 @@ int32_t compute(const OpbridgeNode* node, const OpbridgeTensor* const* inputs, s
       spec_args(specs, output_count, out_shapes);
       const size_t need = n.workspace_bytes(shapes, static_cast<int>(input_count), out_shapes, device);
       if (need > 0 && (h.workspace == nullptr || h.workspace_bytes < need)) {
-        fail("needs " + std::to_string(need) + " bytes of workspace, got " + std::to_string(h.workspace == nullptr ? 0 : h.workspace_bytes));
+        fail("needs " + std::to_string(need) + " bytes of workspace, got " +
+             std::to_string(h.workspace == nullptr ? 0 : h.workspace_bytes));
       }
-      if (need > 0 && reinterpret_cast<uintptr_t>(h.workspace) % kWorkspaceAlignment != 0) fail("its workspace must be aligned to 256 bytes");
+      if (need > 0 && reinterpret_cast<uintptr_t>(h.workspace) % kWorkspaceAlignment != 0)
+        fail("its workspace must be aligned to 256 bytes");
     }
     n.compute(in, static_cast<int>(input_count), out, device, services);
   });
@@ -324,14 +361,22 @@ const OpbridgeLibrary* get_library(uint32_t abi_version, OpbridgeError* error) n
   static OpbridgeLibrary table;
   const int32_t failed = guarded(error, [&] {
     if (abi_version == 0 || abi_version > OPBRIDGE_ABI_VERSION) {
-      throw Error(ErrorKind::kNotSupported, "the host asks for version " + std::to_string(abi_version) +
-                                                " of opbridge's C interface, but this library was built with opbridge " +
-                                                this_library().definition.opbridge_version + ", which knows versions 1 to " +
-                                                std::to_string(OPBRIDGE_ABI_VERSION) + ". Rebuild the library with the host's opbridge");
+      throw Error(ErrorKind::kNotSupported,
+                  "the host asks for version " + std::to_string(abi_version) +
+                      " of opbridge's C interface, but this library was built with opbridge " +
+                      this_library().definition.opbridge_version + ", which knows versions 1 to " +
+                      std::to_string(OPBRIDGE_ABI_VERSION) +
+                      ". Rebuild the library with the host's opbridge");
     }
     static const bool filled = [] {
-      table = {sizeof(OpbridgeLibrary), OPBRIDGE_ABI_VERSION, this_library().manifest.c_str(), create_node,
-               destroy_node, infer, workspace_bytes, compute};
+      table = {sizeof(OpbridgeLibrary),
+               OPBRIDGE_ABI_VERSION,
+               this_library().manifest.c_str(),
+               create_node,
+               destroy_node,
+               infer,
+               workspace_bytes,
+               compute};
       return true;
     }();
     (void)filled;

@@ -1,5 +1,6 @@
-// Keeps libraries loadable with an older libstdc++ than the compiler's own. GCC 12 emits calls to this function, which
-// only libstdc++ 11 (GLIBCXX_3.4.29) and newer export; a hidden definition of our own removes the requirement.
+// Keeps libraries loadable with an older libstdc++ than the compiler's own. GCC 12 emits calls to this
+// function, which only libstdc++ 11 (GLIBCXX_3.4.29) and newer export; a hidden definition of our own removes
+// the requirement.
 #include <new>
 
 #if defined(__GLIBCXX__)

@@ -11,7 +11,8 @@
 
 namespace opbridge {
 
-// --------------------------------------------------------------------------------------------------- attributes
+// ---------------------------------------------------------------------------------------------------
+// attributes
 
 namespace {
 
@@ -22,23 +23,30 @@ void check_range(const Attribute& a, T value) {
   const bool ok = (a.min_open ? v > a.min : v >= a.min) && (a.max_open ? v < a.max : v <= a.max);
   if (ok) return;
   std::string got;
-  if constexpr (std::is_floating_point_v<T>) got = to_text(value);
-  else got = std::to_string(value);
+  if constexpr (std::is_floating_point_v<T>)
+    got = to_text(value);
+  else
+    got = std::to_string(value);
   throw InvalidArgument("attribute '" + a.name + "' must lie in " + range_to_text(a) + ", got " + got);
 }
 
 void check_value(const Attribute& a, AttributeValue& v) {
   switch (a.type) {
-    case AttributeType::kInt: check_range(a, v.i); break;
-    case AttributeType::kFloat: check_range(a, v.f); break;
+    case AttributeType::kInt:
+      check_range(a, v.i);
+      break;
+    case AttributeType::kFloat:
+      check_range(a, v.f);
+      break;
     case AttributeType::kBool:
-      if (v.i != 0 && v.i != 1) throw InvalidArgument("attribute '" + a.name + "' must be 0 or 1, got " + std::to_string(v.i));
+      if (v.i != 0 && v.i != 1)
+        throw InvalidArgument("attribute '" + a.name + "' must be 0 or 1, got " + std::to_string(v.i));
       break;
     case AttributeType::kString: {
       const auto it = std::find(a.choices.begin(), a.choices.end(), v.s);
       if (it == a.choices.end()) {
-        throw InvalidArgument("attribute '" + a.name + "' must be one of " + list_of(a.choices) + ", got '" + v.s + "'" +
-                              did_you_mean(v.s, a.choices));
+        throw InvalidArgument("attribute '" + a.name + "' must be one of " + list_of(a.choices) + ", got '" +
+                              v.s + "'" + did_you_mean(v.s, a.choices));
       }
       v.i = it - a.choices.begin();
       break;
@@ -54,15 +62,16 @@ void check_value(const Attribute& a, AttributeValue& v) {
 
 }  // namespace
 
-std::vector<AttributeValue> resolve_attributes(const Signature& signature,
-                                               const std::vector<std::pair<std::string, AttributeValue>>& given) {
+std::vector<AttributeValue> resolve_attributes(
+    const Signature& signature, const std::vector<std::pair<std::string, AttributeValue>>& given) {
   std::vector<std::string> names;
   for (const Attribute& a : signature.attributes) names.push_back(a.name);
   for (size_t i = 0; i < given.size(); ++i) {
     const std::string& name = given[i].first;
     if (signature.find_attribute(name) == nullptr) {
       throw InvalidArgument("attribute '" + name + "' is unknown" + did_you_mean(name, names) +
-                            (names.empty() ? " (the operator has no attributes)" : " (the operator has " + list_of(names, "and") + ")"));
+                            (names.empty() ? " (the operator has no attributes)"
+                                           : " (the operator has " + list_of(names, "and") + ")"));
     }
     for (size_t j = 0; j < i; ++j) {
       if (given[j].first == name) throw InvalidArgument("attribute '" + name + "' is given twice");
@@ -70,22 +79,26 @@ std::vector<AttributeValue> resolve_attributes(const Signature& signature,
   }
   std::vector<AttributeValue> values;
   for (const Attribute& a : signature.attributes) {
-    const auto it = std::find_if(given.begin(), given.end(), [&](const auto& g) { return g.first == a.name; });
+    const auto it =
+        std::find_if(given.begin(), given.end(), [&](const auto& g) { return g.first == a.name; });
     if (it == given.end()) {
       if (a.required) {
-        throw InvalidArgument("attribute '" + a.name + "' (" + attribute_type_name(a.type) + ") is required, but missing");
+        throw InvalidArgument("attribute '" + a.name + "' (" + attribute_type_name(a.type) +
+                              ") is required, but missing");
       }
       values.push_back(a.default_value);
       continue;
     }
     AttributeValue v = it->second;
-    if (a.type == AttributeType::kBool && v.type == AttributeType::kInt) v.type = AttributeType::kBool;  // ONNX has no bool
+    if (a.type == AttributeType::kBool && v.type == AttributeType::kInt)
+      v.type = AttributeType::kBool;  // ONNX has no bool
     // An empty list has no element type in ONNX; hosts may report it as either.
-    const bool empty_list = (v.type == AttributeType::kInts && v.ints.empty()) || (v.type == AttributeType::kFloats && v.floats.empty());
+    const bool empty_list = (v.type == AttributeType::kInts && v.ints.empty()) ||
+                            (v.type == AttributeType::kFloats && v.floats.empty());
     if (empty_list && (a.type == AttributeType::kInts || a.type == AttributeType::kFloats)) v.type = a.type;
     if (v.type != a.type) {
-      throw InvalidArgument("attribute '" + a.name + "' must be of type " + attribute_type_name(a.type) + ", got " +
-                            attribute_type_name(v.type));
+      throw InvalidArgument("attribute '" + a.name + "' must be of type " + attribute_type_name(a.type) +
+                            ", got " + attribute_type_name(v.type));
     }
     check_value(a, v);
     values.push_back(std::move(v));
@@ -93,18 +106,23 @@ std::vector<AttributeValue> resolve_attributes(const Signature& signature,
   return values;
 }
 
-// ---------------------------------------------------------------------------------------------------------- node
+// ----------------------------------------------------------------------------------------------------------
+// node
 
 bool dim_arithmetic(Dim::Kind kind, int64_t x, int64_t y, int64_t* result) {
   switch (kind) {
-    case Dim::Kind::kAdd: return !__builtin_add_overflow(x, y, result);
-    case Dim::Kind::kSub: return !__builtin_sub_overflow(x, y, result);
-    case Dim::Kind::kMul: return !__builtin_mul_overflow(x, y, result);
+    case Dim::Kind::kAdd:
+      return !__builtin_add_overflow(x, y, result);
+    case Dim::Kind::kSub:
+      return !__builtin_sub_overflow(x, y, result);
+    case Dim::Kind::kMul:
+      return !__builtin_mul_overflow(x, y, result);
     case Dim::Kind::kFloorDiv:
       if (y == 0 || (y == -1 && x == INT64_MIN)) return false;
       *result = x / y - ((x % y != 0) && ((x < 0) != (y < 0)));
       return true;
-    default: return false;
+    default:
+      return false;
   }
 }
 
@@ -119,7 +137,8 @@ struct Node::Bindings {
   int8_t type_by[8];
 };
 
-Node::Node(const Operator& op, const Signature& signature, std::string title, std::vector<AttributeValue> attributes)
+Node::Node(const Operator& op, const Signature& signature, std::string title,
+           std::vector<AttributeValue> attributes)
     : op_(op),
       signature_(signature),
       title_(std::move(title)),
@@ -164,8 +183,10 @@ const ShapePattern* Node::choose(const Argument& a, const TensorArg& t, Bindings
   return nullptr;
 }
 
-// Binds the names that stand alone and compares the ones bound already. Arithmetic is compared later, in infer().
-bool Node::bind(const Argument& a, const ShapePattern& p, const TensorArg& t, bool optional_pass, Bindings& b) const {
+// Binds the names that stand alone and compares the ones bound already. Arithmetic is compared later, in
+// infer().
+bool Node::bind(const Argument& a, const ShapePattern& p, const TensorArg& t, bool optional_pass,
+                Bindings& b) const {
   const int8_t self = static_cast<int8_t>(&a - signature_.inputs.data());
   const size_t skip = p.has_prefix() ? 1 : 0, fixed = p.dims.size() - skip;
   const int32_t prefix_rank = t.rank - static_cast<int32_t>(fixed);
@@ -206,8 +227,10 @@ bool Node::bind(const Argument& a, const ShapePattern& p, const TensorArg& t, bo
 
 int64_t Node::evaluate(const Dim& d, const Bindings& b) const {
   switch (d.kind) {
-    case Dim::Kind::kLiteral: return d.value;
-    case Dim::Kind::kName: return b.names[d.slot];
+    case Dim::Kind::kLiteral:
+      return d.value;
+    case Dim::Kind::kName:
+      return b.names[d.slot];
     case Dim::Kind::kAdd:
     case Dim::Kind::kSub:
     case Dim::Kind::kMul:
@@ -215,12 +238,14 @@ int64_t Node::evaluate(const Dim& d, const Bindings& b) const {
       const int64_t x = evaluate(d.args[0], b), y = evaluate(d.args[1], b);
       int64_t result;
       if (!dim_arithmetic(d.kind, x, y, &result)) {
-        fail(ErrorKind::kInvalidArgument, d.kind == Dim::Kind::kFloorDiv && y == 0 ? "a dimension of its signature divides by zero"
-                                                                                   : "a dimension does not fit 64 bits");
+        fail(ErrorKind::kInvalidArgument, d.kind == Dim::Kind::kFloorDiv && y == 0
+                                              ? "a dimension of its signature divides by zero"
+                                              : "a dimension does not fit 64 bits");
       }
       return result;
     }
-    case Dim::Kind::kPrefix: break;
+    case Dim::Kind::kPrefix:
+      break;
   }
   return 0;
 }
@@ -232,14 +257,16 @@ void Node::output_shape(const Argument& a, const Bindings& b, TensorSpec& spec) 
   for (const Dim& d : p.dims) {
     const int32_t more = d.kind == Dim::Kind::kPrefix ? b.prefix_rank[d.slot] : 1;
     if (rank + more > kMaxRank) {
-      fail(ErrorKind::kNotSupported, "output '" + a.name + "' would have more than " + std::to_string(kMaxRank) + " dimensions");
+      fail(ErrorKind::kNotSupported,
+           "output '" + a.name + "' would have more than " + std::to_string(kMaxRank) + " dimensions");
     }
     if (d.kind == Dim::Kind::kPrefix) {
       std::copy_n(b.prefix[d.slot], more, spec.shape + rank);
     } else {
       spec.shape[rank] = evaluate(d, b);
       if (spec.shape[rank] < 0) {
-        fail(ErrorKind::kInvalidArgument, "output '" + a.name + "' would have shape " + shape_to_string(signature_, p) + " with a dimension of " +
+        fail(ErrorKind::kInvalidArgument, "output '" + a.name + "' would have shape " +
+                                              shape_to_string(signature_, p) + " with a dimension of " +
                                               std::to_string(spec.shape[rank]));
       }
     }
@@ -254,7 +281,8 @@ void Node::output_shape(const Argument& a, const Bindings& b, TensorSpec& spec) 
     overflow = overflow || __builtin_mul_overflow(bytes, spec.shape[i], &bytes);
   }
   if (overflow) {
-    fail(ErrorKind::kInvalidArgument, "output '" + a.name + "' of shape " + shape_to_string(spec.shape, rank) + " does not fit into memory");
+    fail(ErrorKind::kInvalidArgument, "output '" + a.name + "' of shape " +
+                                          shape_to_string(spec.shape, rank) + " does not fit into memory");
   }
 }
 
@@ -263,12 +291,14 @@ void Node::infer(const TensorArg* inputs, int input_count, TensorSpec* outputs) 
   const int declared = static_cast<int>(s.inputs.size());
   if (input_count < required_inputs_ || (input_count > declared && !s.variadic())) {
     const std::string range = s.variadic() ? std::to_string(required_inputs_) + " or more"
-                              : required_inputs_ == declared ? std::to_string(declared)
-                                                             : std::to_string(required_inputs_) + " to " + std::to_string(declared);
+                              : required_inputs_ == declared
+                                  ? std::to_string(declared)
+                                  : std::to_string(required_inputs_) + " to " + std::to_string(declared);
     fail(ErrorKind::kInvalidArgument, "takes " + range + " inputs, got " + std::to_string(input_count));
   }
   if (input_count > kMaxArguments) {
-    fail(ErrorKind::kInvalidArgument, "takes at most " + std::to_string(kMaxArguments) + " inputs, got " + std::to_string(input_count));
+    fail(ErrorKind::kInvalidArgument,
+         "takes at most " + std::to_string(kMaxArguments) + " inputs, got " + std::to_string(input_count));
   }
   Bindings b{};
   std::fill_n(b.bound_by, s.names.size(), static_cast<int8_t>(-1));
@@ -347,25 +377,29 @@ void Node::fail_dtype(int i, const Argument& a, const TensorArg* inputs) const {
     fail(ErrorKind::kInvalidArgument, "input '" + a.name + "' must be of type " + a.dtype + ", got " + got);
   }
   std::vector<std::string> allowed;
-  for (const DType d : signature_.type_variables[static_cast<size_t>(a.type_variable)].dtypes) allowed.push_back(dtype_name(d));
+  for (const DType d : signature_.type_variables[static_cast<size_t>(a.type_variable)].dtypes)
+    allowed.push_back(dtype_name(d));
   for (int j = 0; j < i; ++j) {
     const Argument& other = signature_.inputs[std::min(static_cast<size_t>(j), signature_.inputs.size() - 1)];
     if (other.type_variable == a.type_variable && inputs[j].present && inputs[j].dtype != inputs[i].dtype) {
-      fail(ErrorKind::kInvalidArgument, "input '" + a.name + "' must be of the same type as '" + other.name + "', which is " +
-                                            dtype_name(inputs[j].dtype) + ", got " + got);
+      fail(ErrorKind::kInvalidArgument, "input '" + a.name + "' must be of the same type as '" + other.name +
+                                            "', which is " + dtype_name(inputs[j].dtype) + ", got " + got);
     }
   }
-  fail(ErrorKind::kInvalidArgument, "input '" + a.name + "' must be of type " + list_of(allowed) + ", got " + got);
+  fail(ErrorKind::kInvalidArgument,
+       "input '" + a.name + "' must be of type " + list_of(allowed) + ", got " + got);
 }
 
 void Node::fail_shape(const Argument& a, const TensorArg& t, const Bindings& b) const {
   std::string shapes;
-  for (const ShapePattern& p : a.shapes) shapes += (shapes.empty() ? "" : " or ") + shape_to_string(signature_, p);
+  for (const ShapePattern& p : a.shapes)
+    shapes += (shapes.empty() ? "" : " or ") + shape_to_string(signature_, p);
   // What the names stand for, where something else has bound them.
   std::string known;
   const int8_t self = static_cast<int8_t>(&a - signature_.inputs.data());
   const auto add = [&](const std::string& name, const std::string& value, int8_t by) {
-    const std::string source = by == -2 ? "the attribute" : "'" + signature_.inputs[static_cast<size_t>(by)].name + "'";
+    const std::string source =
+        by == -2 ? "the attribute" : "'" + signature_.inputs[static_cast<size_t>(by)].name + "'";
     known += (known.empty() ? " with " : ", ") + name + "=" + value + " from " + source;
   };
   std::vector<bool> told(signature_.names.size());
@@ -373,19 +407,23 @@ void Node::fail_shape(const Argument& a, const TensorArg& t, const Bindings& b) 
     if (d.kind == Dim::Kind::kName && !told[static_cast<size_t>(d.slot)]) {
       told[static_cast<size_t>(d.slot)] = true;
       const int8_t by = b.bound_by[d.slot];
-      if (by != -1 && by != self) add(signature_.names[static_cast<size_t>(d.slot)], std::to_string(b.names[d.slot]), by);
+      if (by != -1 && by != self)
+        add(signature_.names[static_cast<size_t>(d.slot)], std::to_string(b.names[d.slot]), by);
     } else if (d.kind == Dim::Kind::kPrefix && b.prefix_rank[d.slot] >= 0 && b.prefix_by[d.slot] != self) {
-      add(signature_.prefixes[static_cast<size_t>(d.slot)], shape_to_string(b.prefix[d.slot], b.prefix_rank[d.slot]), b.prefix_by[d.slot]);
+      add(signature_.prefixes[static_cast<size_t>(d.slot)],
+          shape_to_string(b.prefix[d.slot], b.prefix_rank[d.slot]), b.prefix_by[d.slot]);
     }
     for (const Dim& arg : d.args) names_of(arg);
   };
   for (const ShapePattern& p : a.shapes) {
     for (const Dim& d : p.dims) names_of(d);
   }
-  fail(ErrorKind::kInvalidArgument, "input '" + a.name + "' must have shape " + shapes + known + ", got " + shape_to_string(t.shape, t.rank));
+  fail(ErrorKind::kInvalidArgument, "input '" + a.name + "' must have shape " + shapes + known + ", got " +
+                                        shape_to_string(t.shape, t.rank));
 }
 
-Call Node::make_call(const TensorArg* inputs, int input_count, const TensorArg* outputs, Device device) const {
+Call Node::make_call(const TensorArg* inputs, int input_count, const TensorArg* outputs,
+                     Device device) const {
   Call call;
   call.inputs_ = inputs;
   call.outputs_ = outputs;
@@ -396,7 +434,8 @@ Call Node::make_call(const TensorArg* inputs, int input_count, const TensorArg* 
   return call;
 }
 
-size_t Node::workspace_bytes(const TensorArg* inputs, int input_count, const TensorArg* outputs, Device device) const {
+size_t Node::workspace_bytes(const TensorArg* inputs, int input_count, const TensorArg* outputs,
+                             Device device) const {
   if (!has_workspace()) return 0;
   try {
     return op_.workspace_function()(make_call(inputs, input_count, outputs, device));
@@ -409,8 +448,10 @@ void Node::compute(const TensorArg* inputs, int input_count, const TensorArg* ou
                    const HostServices& host) const {
   const Kernel kernel = op_.kernel(device);
   if (kernel == nullptr) {
-    fail(ErrorKind::kNotSupported, device == Device::kCuda ? "has no CUDA kernel in this library: it was built without CUDA, or the operator runs on the CPU only"
-                                                           : "has no CPU kernel");
+    fail(ErrorKind::kNotSupported, device == Device::kCuda
+                                       ? "has no CUDA kernel in this library: it was built without CUDA, or "
+                                         "the operator runs on the CPU only"
+                                       : "has no CPU kernel");
   }
   Call call = make_call(inputs, input_count, outputs, device);
   call.workspace_ = host.workspace;
@@ -440,17 +481,20 @@ void rethrow_with_title(const std::string& title) {
   }
 }
 
-// ---------------------------------------------------------------------------------------------------------- call
+// ----------------------------------------------------------------------------------------------------------
+// call
 
 const AttributeValue& Call::attribute(std::string_view name, AttributeType type) const {
   const auto& declared = signature_->attributes;
   for (size_t i = 0; i < declared.size(); ++i) {
     if (declared[i].name != name) continue;
     if (declared[i].type == type) return attributes_[i];
-    throw Error(ErrorKind::kInternal, "the kernel reads attribute '" + std::string(name) + "' as " + attribute_type_name(type) +
-                                          ", but the signature says " + attribute_type_name(declared[i].type));
+    throw Error(ErrorKind::kInternal, "the kernel reads attribute '" + std::string(name) + "' as " +
+                                          attribute_type_name(type) + ", but the signature says " +
+                                          attribute_type_name(declared[i].type));
   }
-  throw Error(ErrorKind::kInternal, "the kernel reads attribute '" + std::string(name) + "', which the signature does not have");
+  throw Error(ErrorKind::kInternal,
+              "the kernel reads attribute '" + std::string(name) + "', which the signature does not have");
 }
 
 void Call::run_chunks(void (*task)(void*, size_t), size_t chunks, void* data) const {

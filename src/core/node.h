@@ -1,4 +1,5 @@
-// An operator bound to its attributes: what a host creates once for each node of its graph and calls many times.
+// An operator bound to its attributes: what a host creates once for each node of its graph and calls many
+// times.
 #pragma once
 
 #include <atomic>
@@ -18,8 +19,8 @@ constexpr size_t kWorkspaceAlignment = 256;
 
 /// The attributes of a call in the signature's order: given ones checked, the others at their defaults.
 /// Throws when one is missing, unknown, of the wrong type or out of range.
-std::vector<AttributeValue> resolve_attributes(const Signature& signature,
-                                               const std::vector<std::pair<std::string, AttributeValue>>& given);
+std::vector<AttributeValue> resolve_attributes(
+    const Signature& signature, const std::vector<std::pair<std::string, AttributeValue>>& given);
 
 /// x `kind` y for the four arithmetic kinds; false where that does not fit 64 bits or divides by zero.
 bool dim_arithmetic(Dim::Kind kind, int64_t x, int64_t y, int64_t* result);
@@ -44,7 +45,8 @@ struct HostServices {
 class Node {
  public:
   /// `title` names operator and node in messages: "pvn3d.custom_ops::BallQuery (node '/sa1/query')".
-  Node(const Operator& op, const Signature& signature, std::string title, std::vector<AttributeValue> attributes);
+  Node(const Operator& op, const Signature& signature, std::string title,
+       std::vector<AttributeValue> attributes);
 
   ~Node();
   Node(const Node&) = delete;
@@ -56,12 +58,13 @@ class Node {
   const std::string& title() const { return title_; }
   const Operator& op() const { return op_; }
 
-  /// Checks the inputs (count, presence, element types, ranks, dimensions that must agree) and says what the outputs
-  /// will be: one spec for each declared output. Data is not looked at.
+  /// Checks the inputs (count, presence, element types, ranks, dimensions that must agree) and says what the
+  /// outputs will be: one spec for each declared output. Data is not looked at.
   void infer(const TensorArg* inputs, int input_count, TensorSpec* outputs) const;
 
   bool has_workspace() const { return op_.workspace_function() != nullptr; }
-  size_t workspace_bytes(const TensorArg* inputs, int input_count, const TensorArg* outputs, Device device) const;
+  size_t workspace_bytes(const TensorArg* inputs, int input_count, const TensorArg* outputs,
+                         Device device) const;
 
   /// Runs the kernel. infer() must have accepted the inputs; outputs are as it said.
   void compute(const TensorArg* inputs, int input_count, const TensorArg* outputs, Device device,
@@ -72,7 +75,8 @@ class Node {
   Call make_call(const TensorArg* inputs, int input_count, const TensorArg* outputs, Device device) const;
   bool matches_rank(const ShapePattern& p, int rank) const;
   const ShapePattern* choose(const Argument& a, const TensorArg& t, Bindings& b) const;
-  bool bind(const Argument& a, const ShapePattern& p, const TensorArg& t, bool optional_pass, Bindings& b) const;
+  bool bind(const Argument& a, const ShapePattern& p, const TensorArg& t, bool optional_pass,
+            Bindings& b) const;
   int64_t evaluate(const Dim& d, const Bindings& b) const;
   void output_shape(const Argument& a, const Bindings& b, TensorSpec& spec) const;
   // Cold paths that find the words for what a check has found.
@@ -89,7 +93,8 @@ class Node {
   static std::atomic<int64_t> alive_;
 };
 
-/// `f()`, with operator and node put in front of an Error's message and every other exception turned into an Error.
+/// `f()`, with operator and node put in front of an Error's message and every other exception turned into an
+/// Error.
 [[noreturn]] void rethrow_with_title(const std::string& title);
 
 }  // namespace opbridge

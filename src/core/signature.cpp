@@ -36,7 +36,8 @@ class Parser {
     s_.doc = doc();
     const size_t name_at = start();
     s_.name = word("the operator's name");
-    if (!std::isalpha(static_cast<unsigned char>(s_.name[0]))) fail(name_at, "an operator's name starts with a letter");
+    if (!std::isalpha(static_cast<unsigned char>(s_.name[0])))
+      fail(name_at, "an operator's name starts with a letter");
     expect("(");
     if (!at(")") && !at(";")) {
       do s_.inputs.push_back(argument(/*is_input=*/true));
@@ -99,7 +100,8 @@ class Parser {
   std::string identifier(const std::string& what) {
     const size_t begin = start();
     std::string w = word(what);
-    if (std::isdigit(static_cast<unsigned char>(w[0]))) fail(begin, "expected " + what + ", which cannot start with a digit");
+    if (std::isdigit(static_cast<unsigned char>(w[0])))
+      fail(begin, "expected " + what + ", which cannot start with a digit");
     return w;
   }
   std::string doc() {
@@ -110,8 +112,10 @@ class Parser {
       if (!text.empty()) text += ' ';
       for (; pos_ < end; ++pos_) {  // line breaks and indentation become one space
         const bool space = std::isspace(static_cast<unsigned char>(text_[pos_])) != 0;
-        if (!space) text += text_[pos_];
-        else if (!text.empty() && text.back() != ' ') text += ' ';
+        if (!space)
+          text += text_[pos_];
+        else if (!text.empty() && text.back() != ' ')
+          text += ' ';
       }
       ++pos_;
     }
@@ -122,9 +126,10 @@ class Parser {
     const double sign = take("-") ? -1.0 : 1.0;
     if (take_word("inf")) return sign * std::numeric_limits<double>::infinity();
     size_t end = start();
-    while (end < text_.size() && (std::isdigit(static_cast<unsigned char>(text_[end])) || text_[end] == '.' ||
-                                  ((text_[end] == 'e' || text_[end] == 'E') && end > pos_) ||
-                                  ((text_[end] == '-' || text_[end] == '+') && (text_[end - 1] == 'e' || text_[end - 1] == 'E')))) {
+    while (end < text_.size() &&
+           (std::isdigit(static_cast<unsigned char>(text_[end])) || text_[end] == '.' ||
+            ((text_[end] == 'e' || text_[end] == 'E') && end > pos_) ||
+            ((text_[end] == '-' || text_[end] == '+') && (text_[end - 1] == 'e' || text_[end - 1] == 'E')))) {
       ++end;
     }
     const std::string digits(text_.substr(pos_, end - pos_));
@@ -163,11 +168,12 @@ class Parser {
     size_t line_begin = text_.substr(0, at).rfind('\n');
     line_begin = line_begin == std::string_view::npos ? 0 : line_begin + 1;
     const size_t line_end = std::min(text_.find('\n', at), text_.size());
-    const size_t line = 1 + static_cast<size_t>(std::count(text_.begin(), text_.begin() + static_cast<long>(at), '\n'));
+    const size_t line =
+        1 + static_cast<size_t>(std::count(text_.begin(), text_.begin() + static_cast<long>(at), '\n'));
     const size_t column = at - line_begin;
     throw InvalidArgument("signature" + (s_.name.empty() ? "" : " of '" + s_.name + "'") + ", line " +
-                          std::to_string(line) + ", column " + std::to_string(column + 1) + ": " + what + "\n  " +
-                          std::string(text_.substr(line_begin, line_end - line_begin)) + "\n  " +
+                          std::to_string(line) + ", column " + std::to_string(column + 1) + ": " + what +
+                          "\n  " + std::string(text_.substr(line_begin, line_end - line_begin)) + "\n  " +
                           std::string(column, ' ') + "^");
   }
 
@@ -197,7 +203,8 @@ class Parser {
     if (!list.empty() && list.back().optional && !a.optional) {
       fail(name_at, std::string("optional ") + (is_input ? "inputs" : "outputs") + " come last");
     }
-    if (a.variadic && !list.empty() && list.back().optional) fail(name_at, "a variadic input cannot follow an optional one");
+    if (a.variadic && !list.empty() && list.back().optional)
+      fail(name_at, "a variadic input cannot follow an optional one");
     expect(":");
     dtype_at_.push_back(start());
     a.dtype = identifier("an element type, or a variable such as T");
@@ -224,7 +231,8 @@ class Parser {
           d.kind = Dim::Kind::kPrefix;
           d.slot = slot(s_.prefixes, identifier("the name of the leading dimensions"));
           d.optional_prefix = take("?");
-          if (d.optional_prefix && !is_input) fail(begin, "an output's leading dimensions cannot be optional");
+          if (d.optional_prefix && !is_input)
+            fail(begin, "an output's leading dimensions cannot be optional");
           p.dims.push_back(d);
         } else {
           p.dims.push_back(sum());
@@ -250,17 +258,23 @@ class Parser {
   Dim sum() {
     Dim d = term();
     while (true) {
-      if (take("+")) d = binary(Dim::Kind::kAdd, std::move(d), term());
-      else if (!at("->") && take("-")) d = binary(Dim::Kind::kSub, std::move(d), term());
-      else return d;
+      if (take("+"))
+        d = binary(Dim::Kind::kAdd, std::move(d), term());
+      else if (!at("->") && take("-"))
+        d = binary(Dim::Kind::kSub, std::move(d), term());
+      else
+        return d;
     }
   }
   Dim term() {
     Dim d = factor();
     while (true) {
-      if (take("*")) d = binary(Dim::Kind::kMul, std::move(d), factor());
-      else if (take("//")) d = binary(Dim::Kind::kFloorDiv, std::move(d), factor());
-      else return d;
+      if (take("*"))
+        d = binary(Dim::Kind::kMul, std::move(d), factor());
+      else if (take("//"))
+        d = binary(Dim::Kind::kFloorDiv, std::move(d), factor());
+      else
+        return d;
     }
   }
   Dim factor() {
@@ -295,11 +309,16 @@ class Parser {
     const std::string type = identifier("an attribute's type");
     const bool list = take("[");
     if (list) expect("]");
-    if (type == "int") a.type = list ? AttributeType::kInts : AttributeType::kInt;
-    else if (type == "float") a.type = list ? AttributeType::kFloats : AttributeType::kFloat;
-    else if (type == "bool" && !list) a.type = AttributeType::kBool;
-    else if (type == "string" && !list) a.type = AttributeType::kString;
-    else fail(type_at, "an attribute is of type int, float, bool, string, int[] or float[]");
+    if (type == "int")
+      a.type = list ? AttributeType::kInts : AttributeType::kInt;
+    else if (type == "float")
+      a.type = list ? AttributeType::kFloats : AttributeType::kFloat;
+    else if (type == "bool" && !list)
+      a.type = AttributeType::kBool;
+    else if (type == "string" && !list)
+      a.type = AttributeType::kString;
+    else
+      fail(type_at, "an attribute is of type int, float, bool, string, int[] or float[]");
 
     const size_t range_at = start();
     if (take_word("in")) range(a, range_at);
@@ -321,7 +340,8 @@ class Parser {
       do {
         const size_t at = start();
         const std::string value = word("a value");
-        if (std::find(a.choices.begin(), a.choices.end(), value) != a.choices.end()) fail(at, "'" + value + "' is listed already");
+        if (std::find(a.choices.begin(), a.choices.end(), value) != a.choices.end())
+          fail(at, "'" + value + "' is listed already");
         a.choices.push_back(value);
       } while (take(","));
       expect("}");
@@ -340,16 +360,23 @@ class Parser {
     a.max = bound();
     a.max_open = take(")");
     if (!a.max_open) expect("]");
-    if (!(a.min <= a.max) || (a.min == a.max && (a.min_open || a.max_open))) fail(range_at, "this range is empty");
+    if (!(a.min <= a.max) || (a.min == a.max && (a.min_open || a.max_open)))
+      fail(range_at, "this range is empty");
   }
   void default_value(Attribute& a, size_t at) {
     AttributeValue& v = a.default_value;
     switch (a.type) {
-      case AttributeType::kInt: v.i = integer(); break;
-      case AttributeType::kFloat: v.f = float32(); break;
+      case AttributeType::kInt:
+        v.i = integer();
+        break;
+      case AttributeType::kFloat:
+        v.f = float32();
+        break;
       case AttributeType::kBool:
-        if (take_word("true")) v.i = 1;
-        else if (!take_word("false")) fail(start(), "expected true or false");
+        if (take_word("true"))
+          v.i = 1;
+        else if (!take_word("false"))
+          fail(start(), "expected true or false");
         break;
       case AttributeType::kString: {
         v.s = word("a value");
@@ -363,8 +390,10 @@ class Parser {
         expect("[");
         if (!this->at("]")) {
           do {
-            if (a.type == AttributeType::kInts) v.ints.push_back(integer());
-            else v.floats.push_back(float32());
+            if (a.type == AttributeType::kInts)
+              v.ints.push_back(integer());
+            else
+              v.floats.push_back(float32());
           } while (take(","));
         }
         expect("]");
@@ -397,7 +426,8 @@ class Parser {
       const size_t at = start();
       const std::string name = identifier("an element type");
       if (!find_dtype(name, &dtype)) fail(at, "'" + name + "' is not an element type");
-      if (std::find(t.dtypes.begin(), t.dtypes.end(), dtype) != t.dtypes.end()) fail(at, "'" + name + "' is listed already");
+      if (std::find(t.dtypes.begin(), t.dtypes.end(), dtype) != t.dtypes.end())
+        fail(at, "'" + name + "' is listed already");
       t.dtypes.push_back(dtype);
     } while (take(","));
     expect("}");
@@ -415,7 +445,8 @@ class Parser {
           if (s_.type_variables[t].name == a.dtype) a.type_variable = static_cast<int>(t);
         }
         if (a.type_variable < 0) {
-          fail(at, "'" + a.dtype + "' is neither an element type nor declared by 'where " + a.dtype + " in {...}'");
+          fail(at, "'" + a.dtype + "' is neither an element type nor declared by 'where " + a.dtype +
+                       " in {...}'");
         }
       }
     }
@@ -440,9 +471,11 @@ class Parser {
 
     // What the required inputs (and the attributes) bind is known in every call.
     std::vector<bool> names(s_.names.size()), prefixes(s_.prefixes.size()), types(s_.type_variables.size());
-    std::vector<bool> any_names(s_.names.size()), any_prefixes(s_.prefixes.size()), any_types(s_.type_variables.size());
+    std::vector<bool> any_names(s_.names.size()), any_prefixes(s_.prefixes.size()),
+        any_types(s_.type_variables.size());
     for (const Attribute& a : s_.attributes) {
-      if (a.name_slot >= 0) names[static_cast<size_t>(a.name_slot)] = any_names[static_cast<size_t>(a.name_slot)] = true;
+      if (a.name_slot >= 0)
+        names[static_cast<size_t>(a.name_slot)] = any_names[static_cast<size_t>(a.name_slot)] = true;
     }
     for (const Argument& a : s_.inputs) {
       if (a.type_variable >= 0) {
@@ -467,10 +500,12 @@ class Parser {
       }
       if (a.optional) continue;
       for (size_t n = 0; n < names.size(); ++n) names[n] = names[n] || name_count[n] == a.shapes.size();
-      for (size_t n = 0; n < prefixes.size(); ++n) prefixes[n] = prefixes[n] || prefix_count[n] == a.shapes.size();
+      for (size_t n = 0; n < prefixes.size(); ++n)
+        prefixes[n] = prefixes[n] || prefix_count[n] == a.shapes.size();
     }
     for (size_t t = 0; t < any_types.size(); ++t) {
-      if (!any_types[t]) fail(variable_at_[t], "type variable '" + s_.type_variables[t].name + "' is used by no input");
+      if (!any_types[t])
+        fail(variable_at_[t], "type variable '" + s_.type_variables[t].name + "' is used by no input");
     }
     for (const Argument& a : s_.inputs) {
       for (const ShapePattern& p : a.shapes) {
@@ -479,16 +514,20 @@ class Parser {
         std::vector<bool> own_names = names, own_prefixes = prefixes;
         for (const Dim& d : p.dims) {
           if (d.kind == Dim::Kind::kName) own_names[static_cast<size_t>(d.slot)] = true;
-          if (d.kind == Dim::Kind::kPrefix && !d.optional_prefix) own_prefixes[static_cast<size_t>(d.slot)] = true;
+          if (d.kind == Dim::Kind::kPrefix && !d.optional_prefix)
+            own_prefixes[static_cast<size_t>(d.slot)] = true;
         }
-        check_bound(a, p, own_names, own_prefixes, "is sure to bind it: only required inputs, int attributes and '" + a.name + "' itself do");
+        check_bound(
+            a, p, own_names, own_prefixes,
+            "is sure to bind it: only required inputs, int attributes and '" + a.name + "' itself do");
       }
     }
     for (const Argument& a : s_.outputs) {
       if (a.type_variable >= 0 && !types[static_cast<size_t>(a.type_variable)]) {
         fail(place_of(a), "output '" + a.name + "' has type " + a.dtype + ", which no required input has");
       }
-      check_bound(a, a.shapes[0], names, prefixes, "is sure to bind it: only required inputs and int attributes do");
+      check_bound(a, a.shapes[0], names, prefixes,
+                  "is sure to bind it: only required inputs and int attributes do");
     }
   }
   // Where an argument's type and shape stand.
@@ -506,13 +545,15 @@ class Parser {
                    const std::vector<bool>& prefixes, const std::string& why) const {
     for (const Dim& d : p.dims) check_bound(a, d, names, prefixes, why);
   }
-  void check_bound(const Argument& a, const Dim& d, const std::vector<bool>& names, const std::vector<bool>& prefixes,
-                   const std::string& why) const {
+  void check_bound(const Argument& a, const Dim& d, const std::vector<bool>& names,
+                   const std::vector<bool>& prefixes, const std::string& why) const {
     if (d.kind == Dim::Kind::kName && !names[static_cast<size_t>(d.slot)]) {
-      fail(place_of(a), "'" + a.name + "' uses dimension '" + s_.names[static_cast<size_t>(d.slot)] + "', but nothing " + why);
+      fail(place_of(a), "'" + a.name + "' uses dimension '" + s_.names[static_cast<size_t>(d.slot)] +
+                            "', but nothing " + why);
     }
     if (d.kind == Dim::Kind::kPrefix && !prefixes[static_cast<size_t>(d.slot)]) {
-      fail(place_of(a), "'" + a.name + "' uses leading dimensions '*" + s_.prefixes[static_cast<size_t>(d.slot)] + "', but nothing " + why);
+      fail(place_of(a), "'" + a.name + "' uses leading dimensions '*" +
+                            s_.prefixes[static_cast<size_t>(d.slot)] + "', but nothing " + why);
     }
     for (const Dim& arg : d.args) check_bound(a, arg, names, prefixes, why);
   }
@@ -532,13 +573,20 @@ std::string dim_to_string(const Signature& s, const Dim& d, bool nested = false)
     return nested ? "(" + text + ")" : text;
   };
   switch (d.kind) {
-    case Dim::Kind::kLiteral: return std::to_string(d.value);
-    case Dim::Kind::kName: return s.names[static_cast<size_t>(d.slot)];
-    case Dim::Kind::kPrefix: return "*" + s.prefixes[static_cast<size_t>(d.slot)] + (d.optional_prefix ? "?" : "");
-    case Dim::Kind::kAdd: return binary("+");
-    case Dim::Kind::kSub: return binary("-");
-    case Dim::Kind::kMul: return binary("*");
-    case Dim::Kind::kFloorDiv: return binary("//");
+    case Dim::Kind::kLiteral:
+      return std::to_string(d.value);
+    case Dim::Kind::kName:
+      return s.names[static_cast<size_t>(d.slot)];
+    case Dim::Kind::kPrefix:
+      return "*" + s.prefixes[static_cast<size_t>(d.slot)] + (d.optional_prefix ? "?" : "");
+    case Dim::Kind::kAdd:
+      return binary("+");
+    case Dim::Kind::kSub:
+      return binary("-");
+    case Dim::Kind::kMul:
+      return binary("*");
+    case Dim::Kind::kFloorDiv:
+      return binary("//");
   }
   return {};
 }
@@ -564,11 +612,16 @@ std::string attribute_to_string(const Attribute& a) {
   for (int64_t x : v.ints) list += (list.empty() ? "" : ", ") + std::to_string(x);
   for (float x : v.floats) list += (list.empty() ? "" : ", ") + to_text(x);
   switch (a.type) {
-    case AttributeType::kInt: return text + " = " + std::to_string(v.i);
-    case AttributeType::kFloat: return text + " = " + to_text(v.f);
-    case AttributeType::kBool: return text + (v.i ? " = true" : " = false");
-    case AttributeType::kString: return text + " = " + v.s;
-    default: return text + " = [" + list + "]";
+    case AttributeType::kInt:
+      return text + " = " + std::to_string(v.i);
+    case AttributeType::kFloat:
+      return text + " = " + to_text(v.f);
+    case AttributeType::kBool:
+      return text + (v.i ? " = true" : " = false");
+    case AttributeType::kString:
+      return text + " = " + v.s;
+    default:
+      return text + " = [" + list + "]";
   }
 }
 
@@ -586,12 +639,18 @@ size_t dtype_size(DType dtype) { return kDTypeSizes[static_cast<int>(dtype)]; }
 
 const char* attribute_type_name(AttributeType type) {
   switch (type) {
-    case AttributeType::kInt: return "int";
-    case AttributeType::kFloat: return "float";
-    case AttributeType::kBool: return "bool";
-    case AttributeType::kString: return "string";
-    case AttributeType::kInts: return "int[]";
-    case AttributeType::kFloats: return "float[]";
+    case AttributeType::kInt:
+      return "int";
+    case AttributeType::kFloat:
+      return "float";
+    case AttributeType::kBool:
+      return "bool";
+    case AttributeType::kString:
+      return "string";
+    case AttributeType::kInts:
+      return "int[]";
+    case AttributeType::kFloats:
+      return "float[]";
   }
   return "?";
 }
@@ -618,9 +677,10 @@ std::string Signature::to_string() const {
   const std::string results = join(outputs, argument);
   text += ") -> " + (outputs.size() == 1 ? results : "(" + results + ")");
   if (!type_variables.empty()) {
-    text += " where " + join(type_variables, [](const TypeVariable& t) {
-              return t.name + " in {" + join(t.dtypes, [](DType d) { return std::string(dtype_name(d)); }) + "}";
-            });
+    text +=
+        " where " + join(type_variables, [](const TypeVariable& t) {
+          return t.name + " in {" + join(t.dtypes, [](DType d) { return std::string(dtype_name(d)); }) + "}";
+        });
   }
   return grad.empty() ? text : text + " grad: " + grad;
 }
@@ -637,7 +697,8 @@ std::string Signature::fingerprint() const {
 
 std::string shape_to_string(const Signature& signature, const ShapePattern& shape) {
   std::string text = "[";
-  for (size_t i = 0; i < shape.dims.size(); ++i) text += (i ? "," : "") + dim_to_string(signature, shape.dims[i]);
+  for (size_t i = 0; i < shape.dims.size(); ++i)
+    text += (i ? "," : "") + dim_to_string(signature, shape.dims[i]);
   return text + "]";
 }
 

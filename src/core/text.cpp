@@ -24,7 +24,8 @@ std::string shortest(T v, int max_digits) {
   if (std::isinf(v)) return v < 0 ? "-inf" : "inf";
   char buffer[40];
   // Integers in full, so that 16777216 is not 1.67772e+07.
-  if (v == std::floor(v) && std::fabs(v) < 1e15) return std::snprintf(buffer, sizeof buffer, "%.0f", static_cast<double>(v)), buffer;
+  if (v == std::floor(v) && std::fabs(v) < 1e15)
+    return std::snprintf(buffer, sizeof buffer, "%.0f", static_cast<double>(v)), buffer;
   for (int digits = 1; digits <= max_digits; ++digits) {
     std::snprintf(buffer, sizeof buffer, "%.*g", digits, static_cast<double>(v));
     if (static_cast<T>(std::strtod(buffer, nullptr)) == v) break;

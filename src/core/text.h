@@ -11,7 +11,8 @@ namespace opbridge {
 /// "a, b or c"
 std::string list_of(const std::vector<std::string>& items, const char* last = "or");
 
-/// The shortest decimal that reads back as the same float64 (float32): "0.1", "1e-08", "inf", "nan", "4294967295".
+/// The shortest decimal that reads back as the same float64 (float32): "0.1", "1e-08", "inf", "nan",
+/// "4294967295".
 std::string to_text(double v);
 std::string to_text(float v);
 

@@ -1,5 +1,5 @@
-// opbridge_validate LIBRARY.so: loads a library that has just been linked and lets it check its own declarations, so that
-// a wrong signature fails the build.
+// opbridge_validate LIBRARY.so: loads a library that has just been linked and lets it check its own
+// declarations, so that a wrong signature fails the build.
 #include <dlfcn.h>
 
 #include <cstdio>
@@ -14,6 +14,7 @@ int main(int argc, char** argv) {
   if (get == nullptr) return std::fprintf(stderr, "error: %s\n", dlerror()), 1;
   OpbridgeError error{};
   error.size = sizeof error;
-  if (get(OPBRIDGE_ABI_VERSION, &error) == nullptr) return std::fprintf(stderr, "error: %s\n", error.message), 1;
+  if (get(OPBRIDGE_ABI_VERSION, &error) == nullptr)
+    return std::fprintf(stderr, "error: %s\n", error.message), 1;
   return 0;
 }

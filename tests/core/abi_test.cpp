@@ -38,7 +38,8 @@ const OpbridgeLibrary& ops() {
 
 // A float32 tensor (or another of 32 bits) with its memory.
 struct Array {
-  Array(std::vector<int64_t> s, std::vector<float> v, uint8_t code = 2, uint8_t bits = 32) : shape(std::move(s)), values(std::move(v)) {
+  Array(std::vector<int64_t> s, std::vector<float> v, uint8_t code = 2, uint8_t bits = 32)
+      : shape(std::move(s)), values(std::move(v)) {
     t = {values.data(), 1, 0, static_cast<int32_t>(shape.size()), code, bits, 1, shape.data(), nullptr, 0};
   }
   Array(const Array&) = delete;
@@ -55,24 +56,34 @@ struct Node {
   ~Node() { ops().destroy_node(node); }
   Node(const Node&) = delete;
 
-  std::string compute(const std::vector<const OpbridgeTensor*>& in, const std::vector<const OpbridgeTensor*>& out, const OpbridgeHost* host) {
+  std::string compute(const std::vector<const OpbridgeTensor*>& in,
+                      const std::vector<const OpbridgeTensor*>& out, const OpbridgeHost* host) {
     error.message[0] = '\0';
     const OpbridgeHost plain{sizeof(OpbridgeHost), 0, nullptr, nullptr, 0, nullptr, nullptr};
-    kind = ops().compute(node, in.data(), in.size(), out.data(), out.size(), host == nullptr ? &plain : host, &error);
+    kind = ops().compute(node, in.data(), in.size(), out.data(), out.size(), host == nullptr ? &plain : host,
+                         &error);
     EXPECT_EQ(kind == 0, error.message[0] == '\0');
     return kind == 0 ? "ok" : error.message;
   }
-  std::string compute(const std::vector<const OpbridgeTensor*>& in, const std::vector<const OpbridgeTensor*>& out) { return compute(in, out, nullptr); }
+  std::string compute(const std::vector<const OpbridgeTensor*>& in,
+                      const std::vector<const OpbridgeTensor*>& out) {
+    return compute(in, out, nullptr);
+  }
 
   OpbridgeNode* node = nullptr;
   OpbridgeError error{};
   int32_t kind = 0;
 };
 
-OpbridgeAttribute int_attribute(const char* name, int64_t v) { return {name, 1, 0, v, 0, nullptr, nullptr, nullptr, 0}; }
-OpbridgeAttribute string_attribute(const char* name, const char* v) { return {name, 4, 0, 0, 0, v, nullptr, nullptr, 0}; }
+OpbridgeAttribute int_attribute(const char* name, int64_t v) {
+  return {name, 1, 0, v, 0, nullptr, nullptr, nullptr, 0};
+}
+OpbridgeAttribute string_attribute(const char* name, const char* v) {
+  return {name, 4, 0, 0, 0, v, nullptr, nullptr, 0};
+}
 
-// ------------------------------------------------------------------------------------------------------- the entry
+// ------------------------------------------------------------------------------------------------------- the
+// entry
 
 TEST(Entry, LayoutIsFrozen) {
   EXPECT_EQ(sizeof(OpbridgeTensor), 48u);
@@ -123,7 +134,8 @@ TEST(Entry, CutsBetweenCharacters) {
     OpbridgeError error{};
     error.size = sizeof error;
     OpbridgeNode* node = nullptr;
-    EXPECT_EQ(ops().create_node((pad + name).c_str(), nullptr, nullptr, 0, &node, &error), OPBRIDGE_INVALID_ARGUMENT);
+    EXPECT_EQ(ops().create_node((pad + name).c_str(), nullptr, nullptr, 0, &node, &error),
+              OPBRIDGE_INVALID_ARGUMENT);
     const std::string text = error.message;
     EXPECT_GE(text.size(), sizeof error.message - 3);
     EXPECT_NE(static_cast<unsigned char>(text.back()), 0xc3) << "ends inside a character";
@@ -132,11 +144,13 @@ TEST(Entry, CutsBetweenCharacters) {
 
 TEST(Entry, ManifestNamesTheLibrary) {
   const std::string m = ops().manifest;
-  EXPECT_NE(m.find(R"("library": "opbridge_test_ops", "domain": "opbridge.test", "version": 3)"), std::string::npos);
+  EXPECT_NE(m.find(R"("library": "opbridge_test_ops", "domain": "opbridge.test", "version": 3)"),
+            std::string::npos);
   EXPECT_NE(m.find(R"("devices": ["cuda"])"), std::string::npos);  // CudaOnly
 }
 
-// ---------------------------------------------------------------------------------------------------------- loading
+// ----------------------------------------------------------------------------------------------------------
+// loading
 
 TEST(Loading, TwiceIsTheSame) {
   const Library a(OPBRIDGE_TEST_OPS), b(OPBRIDGE_TEST_OPS);
@@ -165,7 +179,8 @@ TEST(Loading, CopiesAreIndependentAndUnloadingIsReal) {
     EXPECT_EQ(a.table->create_node("Same", nullptr, nullptr, 0, &node, &error), 0);
     a.table->destroy_node(node);
     for (const Library* l : {&a, &b}) EXPECT_EQ(dlclose(l->handle), 0);
-    for (const std::string& p : paths) EXPECT_EQ(dlopen(p.c_str(), RTLD_NOW | RTLD_NOLOAD), nullptr) << p << " is still loaded";
+    for (const std::string& p : paths)
+      EXPECT_EQ(dlopen(p.c_str(), RTLD_NOW | RTLD_NOLOAD), nullptr) << p << " is still loaded";
   }
   for (const std::string& p : paths) std::remove(p.c_str());
 }
@@ -177,26 +192,36 @@ TEST(Loading, AWrongDeclarationIsAnErrorEveryTime) {
     library.error.message[0] = '\0';
     EXPECT_EQ(library.get(1, &library.error), nullptr);
     EXPECT_EQ(library.error.kind, OPBRIDGE_INVALID_ARGUMENT);
-    EXPECT_STREQ(library.error.message, "signature of 'Wrong', line 1, column 10: 'f33' is neither an element type nor declared by 'where f33 in {...}'\n"
-                                        "  Wrong(x: f33[N]) -> y: f32[N]\n           ^");
+    EXPECT_STREQ(library.error.message,
+                 "signature of 'Wrong', line 1, column 10: 'f33' is neither an element type nor declared by "
+                 "'where f33 in {...}'\n"
+                 "  Wrong(x: f33[N]) -> y: f32[N]\n           ^");
   }
 }
 
-// ------------------------------------------------------------------------------------------------------------- nodes
+// -------------------------------------------------------------------------------------------------------------
+// nodes
 
 TEST(CreateNode, SaysWhatIsWrong) {
-  const auto error = [](const char* op, const std::vector<OpbridgeAttribute>& attributes, const char* name = "n0") {
+  const auto error = [](const char* op, const std::vector<OpbridgeAttribute>& attributes,
+                        const char* name = "n0") {
     const Node n(op, attributes, name);
     EXPECT_EQ(n.kind, OPBRIDGE_INVALID_ARGUMENT);
     EXPECT_EQ(n.kind, n.error.kind);
     return std::string(n.error.message);
   };
-  EXPECT_EQ(error("gather_rows", {}).substr(0, 88), "library 'opbridge_test_ops' has no operator 'gather_rows'; did you mean 'GatherRows'? (i");
-  EXPECT_EQ(error("Zzzzzzzzzz", {}).substr(0, 62), "library 'opbridge_test_ops' has no operator 'Zzzzzzzzzz' (it h");
-  EXPECT_EQ(error("Required", {int_attribute("k", 1)}), "opbridge.test::Required (node 'n0'): attribute 'r' (float) is required, but missing");
-  EXPECT_EQ(error("Attributes", {int_attribute("ii", 1)}).substr(0, 88), "opbridge.test::Attributes (node 'n0'): attribute 'ii' is unknown (the operator has i, f,");
-  EXPECT_EQ(error("Attributes", {int_attribute("i", 11)}, nullptr), "opbridge.test::Attributes: attribute 'i' must lie in [0, 10], got 11");
-  EXPECT_EQ(error("Attributes", {int_attribute("i", 1), int_attribute("i", 2)}), "opbridge.test::Attributes (node 'n0'): attribute 'i' is given twice");
+  EXPECT_EQ(error("gather_rows", {}).substr(0, 88),
+            "library 'opbridge_test_ops' has no operator 'gather_rows'; did you mean 'GatherRows'? (i");
+  EXPECT_EQ(error("Zzzzzzzzzz", {}).substr(0, 62),
+            "library 'opbridge_test_ops' has no operator 'Zzzzzzzzzz' (it h");
+  EXPECT_EQ(error("Required", {int_attribute("k", 1)}),
+            "opbridge.test::Required (node 'n0'): attribute 'r' (float) is required, but missing");
+  EXPECT_EQ(error("Attributes", {int_attribute("ii", 1)}).substr(0, 88),
+            "opbridge.test::Attributes (node 'n0'): attribute 'ii' is unknown (the operator has i, f,");
+  EXPECT_EQ(error("Attributes", {int_attribute("i", 11)}, nullptr),
+            "opbridge.test::Attributes: attribute 'i' must lie in [0, 10], got 11");
+  EXPECT_EQ(error("Attributes", {int_attribute("i", 1), int_attribute("i", 2)}),
+            "opbridge.test::Attributes (node 'n0'): attribute 'i' is given twice");
   OpbridgeAttribute odd = int_attribute("i", 1);
   odd.type = 7;
   EXPECT_NE(error("Attributes", {odd}).find("'i' has no type"), std::string::npos);
@@ -208,8 +233,12 @@ TEST(CreateNode, SaysWhatIsWrong) {
 TEST(CreateNode, ReadsEveryKind) {
   const int64_t ints[] = {4, 5};
   const float floats[] = {0.5f, 1.5f};
-  const Node n("Attributes", {int_attribute("i", 7), {"f", 2, 0, 0, 0.2, nullptr, nullptr, nullptr, 0}, {"b", 3, 0, 0, 0, nullptr, nullptr, nullptr, 0},
-                              string_attribute("s", "high"), {"ints", 5, 0, 0, 0, nullptr, ints, nullptr, 2}, {"floats", 6, 0, 0, 0, nullptr, nullptr, floats, 2}});
+  const Node n("Attributes", {int_attribute("i", 7),
+                              {"f", 2, 0, 0, 0.2, nullptr, nullptr, nullptr, 0},
+                              {"b", 3, 0, 0, 0, nullptr, nullptr, nullptr, 0},
+                              string_attribute("s", "high"),
+                              {"ints", 5, 0, 0, 0, nullptr, ints, nullptr, 2},
+                              {"floats", 6, 0, 0, 0, nullptr, nullptr, floats, 2}});
   ASSERT_EQ(n.kind, 0) << n.error.message;
   Array x({2}, {0, 0});
   std::vector<double> y(9, -1);
@@ -223,7 +252,8 @@ TEST(CreateNode, ReadsEveryKind) {
   EXPECT_EQ(y, (std::vector<double>{7, static_cast<double>(0.2f), 0, 2, 2, 9, 2, 2, 4}));
 }
 
-// ---------------------------------------------------------------------------------------------------------- tensors
+// ----------------------------------------------------------------------------------------------------------
+// tensors
 
 TEST(Compute, ComputesAndChecksTensors) {
   Node n("GatherRows");
@@ -237,7 +267,8 @@ TEST(Compute, ComputesAndChecksTensors) {
   const auto with = [&](const OpbridgeTensor& t) { return n.compute({&t, &idx.t}, {&y.t}); };
   OpbridgeTensor t = x.t;
   t.dtype_code = 5;
-  EXPECT_EQ(with(t), title + "element type with DLPack code 5, 32 bits and 1 lanes is not one that operators know");
+  EXPECT_EQ(with(t),
+            title + "element type with DLPack code 5, 32 bits and 1 lanes is not one that operators know");
   t = x.t, t.dtype_lanes = 4;
   EXPECT_NE(with(t).find("4 lanes"), std::string::npos);
   t = x.t, t.dtype_bits = 16;
@@ -250,13 +281,16 @@ TEST(Compute, ComputesAndChecksTensors) {
   EXPECT_EQ(with(t), title + "a tensor's shape is a null pointer");
   t = x.t, t.data = nullptr;
   EXPECT_EQ(with(t), title + "input 'x' has no memory");
-  int64_t negative[] = {-3, -2}, huge[] = {int64_t{1} << 40, int64_t{1} << 40}, transposed[] = {1, 3}, right[] = {2, 1}, padded[] = {4, 1};
+  int64_t negative[] = {-3, -2}, huge[] = {int64_t{1} << 40, int64_t{1} << 40}, transposed[] = {1, 3},
+          right[] = {2, 1}, padded[] = {4, 1};
   t = x.t, t.shape = negative;
   EXPECT_EQ(with(t), title + "a tensor has shape [-3,-2]");
   t = x.t, t.shape = huge;
   EXPECT_NE(with(t).find("fits no memory"), std::string::npos);
   t = x.t, t.strides = transposed;
-  EXPECT_EQ(with(t), title + "a tensor of shape [3,2] has strides [1,3]; operators take contiguous, row-major tensors");
+  EXPECT_EQ(
+      with(t),
+      title + "a tensor of shape [3,2] has strides [1,3]; operators take contiguous, row-major tensors");
   t = x.t, t.strides = padded;
   EXPECT_NE(with(t).find("strides [4,1]"), std::string::npos);
   t = x.t, t.strides = right;
@@ -279,7 +313,8 @@ TEST(Compute, ComputesAndChecksTensors) {
   t = y.t, t.data = nullptr;
   EXPECT_EQ(n.compute({&x.t, &idx.t}, {&t}), title + "output 'y' has no memory");
   Array wrong({2, 3}, std::vector<float>(6));
-  EXPECT_EQ(n.compute({&x.t, &idx.t}, {&wrong.t}), title + "output 'y' will be f32[2,2], got memory for f32[2,3]");
+  EXPECT_EQ(n.compute({&x.t, &idx.t}, {&wrong.t}),
+            title + "output 'y' will be f32[2,2], got memory for f32[2,3]");
   t = y.t, t.dtype_code = 0;
   EXPECT_EQ(n.compute({&x.t, &idx.t}, {&t}), title + "output 'y' will be f32[2,2], got memory for i32[2,2]");
   EXPECT_EQ(n.compute({&x.t, &idx.t}, {&y.t}), "ok");  // nothing above has broken the node
@@ -345,11 +380,13 @@ TEST(Infer, FillsTheSpecs) {
   EXPECT_EQ(specs[1].shape[1], 3);
   EXPECT_EQ(specs[1].dtype_code, 0);
   EXPECT_EQ(ops().infer(n.node, in, 1, specs, 1, &error), OPBRIDGE_INVALID_ARGUMENT);
-  EXPECT_NE(std::string(error.message).find("has 2 outputs, got room for 1"), std::string::npos) << error.message;
+  EXPECT_NE(std::string(error.message).find("has 2 outputs, got room for 1"), std::string::npos)
+      << error.message;
   EXPECT_EQ(ops().infer(n.node, nullptr, 1, specs, 2, &error), OPBRIDGE_INVALID_ARGUMENT);
 }
 
-// ------------------------------------------------------------------------------------------------- what hosts lend
+// ------------------------------------------------------------------------------------------------- what
+// hosts lend
 
 TEST(Workspace, IsAskedForAndChecked) {
   const Node made("Services", {int_attribute("extra", 100)});
@@ -375,7 +412,8 @@ TEST(Workspace, IsAskedForAndChecked) {
   EXPECT_EQ(memory[112], 0x77);
   Node throws("ThrowInWorkspace");
   EXPECT_EQ(ops().workspace_bytes(throws.node, in, 1, 1, &bytes, &throws.error), OPBRIDGE_INTERNAL);
-  EXPECT_STREQ(throws.error.message, "opbridge.test::ThrowInWorkspace (node 'n0'): an exception of unknown type was thrown");
+  EXPECT_STREQ(throws.error.message,
+               "opbridge.test::ThrowInWorkspace (node 'n0'): an exception of unknown type was thrown");
 }
 
 TEST(Host, MayBeShorterOrLonger) {
@@ -415,7 +453,8 @@ void pool_parallel_for(void* host, void (*task)(void*, size_t), size_t chunks, v
   std::vector<std::thread> threads;
   for (int t = 0; t < pool.threads; ++t) {
     threads.emplace_back([=] {
-      for (size_t c = static_cast<size_t>(t); c < chunks; c += static_cast<size_t>(pool.threads)) task(data, chunks - 1 - c);
+      for (size_t c = static_cast<size_t>(t); c < chunks; c += static_cast<size_t>(pool.threads))
+        task(data, chunks - 1 - c);
     });
   }
   for (std::thread& t : threads) t.join();
@@ -425,7 +464,8 @@ TEST(ParallelFor, GivesTheSameBitsOnAnyThreads) {
   Node n("ParallelSum", {int_attribute("grain", 700)});
   std::vector<float> values(100'003);
   uint32_t state = 1;
-  for (float& v : values) v = static_cast<float>(static_cast<int32_t>(state = state * 1664525u + 1013904223u)) / 1e9f;
+  for (float& v : values)
+    v = static_cast<float>(static_cast<int32_t>(state = state * 1664525u + 1013904223u)) / 1e9f;
   Array x({100'003}, values), y({1}, {0});
   std::vector<unsigned char> raw(4096 + 256);
   void* memory = reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(raw.data()) + 255) / 256 * 256);

@@ -9,7 +9,8 @@
 namespace opbridge {
 namespace {
 
-// ------------------------------------------------------------------------------------------------------ attributes
+// ------------------------------------------------------------------------------------------------------
+// attributes
 
 using Given = std::vector<std::pair<std::string, AttributeValue>>;
 
@@ -45,7 +46,8 @@ AttributeValue of_floats(std::vector<float> v) {
 }
 
 const Signature& attributes_signature() {
-  static const Signature s = parse_signature(R"(f(x: f32[N]; n: int in [0, 9], r: float in (0, 0.3] = 0.1, b: bool = true,
+  static const Signature s =
+      parse_signature(R"(f(x: f32[N]; n: int in [0, 9], r: float in (0, 0.3] = 0.1, b: bool = true,
       s: string in {low, middle, high} = middle, k: int[] in [1, inf] = [1, 2], q: float[] in [-inf, 1) = [0.5]) -> y: f32[N])");
   return s;
 }
@@ -73,8 +75,12 @@ TEST(Attributes, TakeDefaults) {
 }
 
 TEST(Attributes, TakeWhatIsGivenInAnyOrder) {
-  const auto v = resolve_attributes(attributes_signature(), {{"q", of_floats({-INFINITY, 0.f})}, {"s", of_string("high")}, {"b", of_int(0)},
-                                                             {"k", of_ints({})}, {"r", of_float(0.3f)}, {"n", of_int(9)}});
+  const auto v = resolve_attributes(attributes_signature(), {{"q", of_floats({-INFINITY, 0.f})},
+                                                             {"s", of_string("high")},
+                                                             {"b", of_int(0)},
+                                                             {"k", of_ints({})},
+                                                             {"r", of_float(0.3f)},
+                                                             {"n", of_int(9)}});
   EXPECT_EQ(v[0].i, 9);
   EXPECT_EQ(v[1].f, 0.3f);  // the end of the range, as float32
   EXPECT_EQ(v[2].type, AttributeType::kBool);
@@ -85,7 +91,8 @@ TEST(Attributes, TakeWhatIsGivenInAnyOrder) {
 }
 
 TEST(Attributes, TakeAnEmptyListOfEitherKind) {
-  const auto v = resolve_attributes(attributes_signature(), {{"n", of_int(0)}, {"k", of_floats({})}, {"q", of_ints({})}});
+  const auto v = resolve_attributes(attributes_signature(),
+                                    {{"n", of_int(0)}, {"k", of_floats({})}, {"q", of_ints({})}});
   EXPECT_EQ(v[4].type, AttributeType::kInts);
   EXPECT_EQ(v[5].type, AttributeType::kFloats);
 }
@@ -95,7 +102,8 @@ TEST(Attributes, SayWhatIsWrong) {
   const std::vector<std::pair<Given, const char*>> wrong = {
       {{}, "attribute 'n' (int) is required, but missing"},
       {{n, {"raduis", of_float(1)}}, "attribute 'raduis' is unknown (the operator has n, r, b, s, k and q)"},
-      {{n, {"N", of_int(1)}}, "attribute 'N' is unknown; did you mean 'n'? (the operator has n, r, b, s, k and q)"},
+      {{n, {"N", of_int(1)}},
+       "attribute 'N' is unknown; did you mean 'n'? (the operator has n, r, b, s, k and q)"},
       {{n, n}, "attribute 'n' is given twice"},
       {{{"n", of_float(1)}}, "attribute 'n' must be of type int, got float"},
       {{{"n", of_string("1")}}, "attribute 'n' must be of type int, got string"},
@@ -112,7 +120,8 @@ TEST(Attributes, SayWhatIsWrong) {
       {{n, {"r", of_float(NAN)}}, "attribute 'r' must lie in (0, 0.3], got nan"},
       {{n, {"r", of_float(INFINITY)}}, "attribute 'r' must lie in (0, 0.3], got inf"},
       {{n, {"b", of_int(2)}}, "attribute 'b' must be 0 or 1, got 2"},
-      {{n, {"s", of_string("midle")}}, "attribute 's' must be one of low, middle or high, got 'midle'; did you mean 'middle'?"},
+      {{n, {"s", of_string("midle")}},
+       "attribute 's' must be one of low, middle or high, got 'midle'; did you mean 'middle'?"},
       {{n, {"s", of_string("")}}, "attribute 's' must be one of low, middle or high, got ''"},
       {{n, {"k", of_ints({1, 0})}}, "attribute 'k' must lie in [1, inf], got 0"},
       {{n, {"q", of_floats({0, 1})}}, "attribute 'q' must lie in [-inf, 1), got 1"},
@@ -127,7 +136,8 @@ TEST(Attributes, SayWhatIsWrong) {
   }
 }
 
-// ----------------------------------------------------------------------------------------------------------- infer
+// -----------------------------------------------------------------------------------------------------------
+// infer
 
 struct Tensor_ {
   std::vector<int64_t> shape;
@@ -140,11 +150,13 @@ struct Probe {
   explicit Probe(const char* text, const Given& attributes = {})
       : signature(parse_signature(text)),
         op(text),
-        node(op, signature, "dom::" + signature.name + " (node 'n0')", resolve_attributes(signature, attributes)) {}
+        node(op, signature, "dom::" + signature.name + " (node 'n0')",
+             resolve_attributes(signature, attributes)) {}
 
   std::string infer(const std::vector<Tensor_>& tensors) const {
     std::vector<TensorArg> args;
-    for (const Tensor_& t : tensors) args.push_back({nullptr, t.shape.data(), static_cast<int32_t>(t.shape.size()), t.dtype, t.present});
+    for (const Tensor_& t : tensors)
+      args.push_back({nullptr, t.shape.data(), static_cast<int32_t>(t.shape.size()), t.dtype, t.present});
     TensorSpec specs[kMaxArguments];
     try {
       node.infer(args.data(), static_cast<int>(args.size()), specs);
@@ -153,7 +165,8 @@ struct Probe {
     }
     std::string text;
     for (size_t i = 0; i < signature.outputs.size(); ++i) {
-      text += (i ? " " : "") + std::string(dtype_name(specs[i].dtype)) + shape_to_string(specs[i].shape, specs[i].rank);
+      text += (i ? " " : "") + std::string(dtype_name(specs[i].dtype)) +
+              shape_to_string(specs[i].shape, specs[i].rank);
     }
     return text;
   }
@@ -169,14 +182,17 @@ std::string at(const std::string& text) { return kAt + text; }
 TEST(Infer, BindsAndComparesDimensions) {
   const Probe p("f(x: T[B,N,3], y: T[B,M,3], w?: T[B,N]) -> (z: T[B,N,M], k?: i32[M]) where T in {f32, f64}");
   EXPECT_EQ(p.infer({{{2, 5, 3}}, {{2, 7, 3}}}), "f32[2,5,7] i32[7]");
-  EXPECT_EQ(p.infer({{{2, 5, 3}, DType::f64}, {{2, 7, 3}, DType::f64}, {{2, 5}, DType::f64}}), "f64[2,5,7] i32[7]");
+  EXPECT_EQ(p.infer({{{2, 5, 3}, DType::f64}, {{2, 7, 3}, DType::f64}, {{2, 5}, DType::f64}}),
+            "f64[2,5,7] i32[7]");
   EXPECT_EQ(p.infer({{{2, 5, 3}}, {{2, 7, 3}}, kAbsent}), "f32[2,5,7] i32[7]");
   EXPECT_EQ(p.infer({{{0, 0, 3}}, {{0, 7, 3}}}), "f32[0,0,7] i32[7]");
-  EXPECT_EQ(p.infer({{{2, 5, 3}}, {{3, 7, 3}}}), at("input 'y' must have shape [B,M,3] with B=2 from 'x', got [3,7,3]"));
+  EXPECT_EQ(p.infer({{{2, 5, 3}}, {{3, 7, 3}}}),
+            at("input 'y' must have shape [B,M,3] with B=2 from 'x', got [3,7,3]"));
   EXPECT_EQ(p.infer({{{2, 5, 4}}, {{2, 7, 3}}}), at("input 'x' must have shape [B,N,3], got [2,5,4]"));
   EXPECT_EQ(p.infer({{{5, 3}}, {{2, 7, 3}}}), at("input 'x' must have shape [B,N,3], got [5,3]"));
   EXPECT_EQ(p.infer({{{}}, {{2, 7, 3}}}), at("input 'x' must have shape [B,N,3], got []"));
-  EXPECT_EQ(p.infer({{{2, 5, 3}}, {{2, 7, 3}}, {{2, 7}}}), at("input 'w' must have shape [B,N] with B=2 from 'x', N=5 from 'x', got [2,7]"));
+  EXPECT_EQ(p.infer({{{2, 5, 3}}, {{2, 7, 3}}, {{2, 7}}}),
+            at("input 'w' must have shape [B,N] with B=2 from 'x', N=5 from 'x', got [2,7]"));
 }
 
 TEST(Infer, CountsAndTypes) {
@@ -186,9 +202,11 @@ TEST(Infer, CountsAndTypes) {
   EXPECT_EQ(p.infer({{{2}}, {{2}, DType::i32}, {{}}, {{}}}), at("takes 2 to 3 inputs, got 4"));
   EXPECT_EQ(p.infer({kAbsent, {{2}, DType::i32}}), at("input 'x' is required, but missing"));
   EXPECT_EQ(p.infer({{{2}}, {{2}, DType::i64}}), "f32[2]");
-  EXPECT_EQ(p.infer({{{2}, DType::i32}, {{2}, DType::i32}}), at("input 'x' must be of type f16, f32 or f64, got i32"));
+  EXPECT_EQ(p.infer({{{2}, DType::i32}, {{2}, DType::i32}}),
+            at("input 'x' must be of type f16, f32 or f64, got i32"));
   EXPECT_EQ(p.infer({{{2}}, {{2}}}), at("input 'i' must be of type i32 or i64, got f32"));
-  EXPECT_EQ(p.infer({{{2}}, {{2}, DType::i32}, {{}, DType::f64}}), at("input 'w' must be of the same type as 'x', which is f32, got f64"));
+  EXPECT_EQ(p.infer({{{2}}, {{2}, DType::i32}, {{}, DType::f64}}),
+            at("input 'w' must be of the same type as 'x', which is f32, got f64"));
   EXPECT_EQ(Probe("f(x: u8[N]) -> y: bool[N]").infer({{{2}}}), at("input 'x' must be of type u8, got f32"));
   EXPECT_EQ(Probe("f(x: u8[N]) -> y: bool[N]").infer({{{2}, DType::u8}}), "bool[2]");
   EXPECT_EQ(Probe("f(x: f32[N]) -> y: f32[N]").infer({}), at("takes 1 inputs, got 0"));
@@ -203,15 +221,20 @@ TEST(Infer, LeadingDimensions) {
   EXPECT_EQ(p.infer({{{2, 7, 5}}, {{2, 7, 5, 3}}}), "f32[2,7,3,3] f32[2,7]");
   EXPECT_EQ(p.infer({{{2, 7, 5}}, {{2, 7, 5, 3}}, {{}}}), "f32[2,7,3,3] f32[2,7]");
   EXPECT_EQ(p.infer({{{2, 7, 5}}, {{2, 7, 5, 3}}, {{2, 7}}}), "f32[2,7,3,3] f32[2,7]");
-  EXPECT_EQ(p.infer({{{7, 5}}, {{2, 7, 5, 3}}}), at("input 'w' must have shape [*B?,N] with B=[2,7] from 'x', N=5 from 'x', got [7,5]"));
-  EXPECT_EQ(p.infer({{{5}}, {{2, 7, 5, 3}}, {{7}}}), at("input 'v' must have shape [*B?] with B=[2,7] from 'x', got [7]"));
-  EXPECT_EQ(p.infer({{{5}}, {{2, 6, 3}}}), at("input 'w' must have shape [*B?,N] with B=[2] from 'x', N=6 from 'x', got [5]"));
+  EXPECT_EQ(p.infer({{{7, 5}}, {{2, 7, 5, 3}}}),
+            at("input 'w' must have shape [*B?,N] with B=[2,7] from 'x', N=5 from 'x', got [7,5]"));
+  EXPECT_EQ(p.infer({{{5}}, {{2, 7, 5, 3}}, {{7}}}),
+            at("input 'v' must have shape [*B?] with B=[2,7] from 'x', got [7]"));
+  EXPECT_EQ(p.infer({{{5}}, {{2, 6, 3}}}),
+            at("input 'w' must have shape [*B?,N] with B=[2] from 'x', N=6 from 'x', got [5]"));
   EXPECT_EQ(p.infer({{{5}}, {{3}}}), at("input 'x' must have shape [*B,N,3], got [3]"));
   const Probe same("f(x: f32[*S], y: f32[*S]) -> z: f32[*S]");
   EXPECT_EQ(same.infer({{{2, 3}}, {{2, 3}}}), "f32[2,3]");
   EXPECT_EQ(same.infer({{{}}, {{}}}), "f32[]");
-  EXPECT_EQ(same.infer({{{2, 3}}, {{2, 4}}}), at("input 'y' must have shape [*S] with S=[2,3] from 'x', got [2,4]"));
-  EXPECT_EQ(same.infer({{{2, 3}}, {{2}}}), at("input 'y' must have shape [*S] with S=[2,3] from 'x', got [2]"));
+  EXPECT_EQ(same.infer({{{2, 3}}, {{2, 4}}}),
+            at("input 'y' must have shape [*S] with S=[2,3] from 'x', got [2,4]"));
+  EXPECT_EQ(same.infer({{{2, 3}}, {{2}}}),
+            at("input 'y' must have shape [*S] with S=[2,3] from 'x', got [2]"));
 }
 
 TEST(Infer, Alternatives) {
@@ -221,7 +244,8 @@ TEST(Infer, Alternatives) {
   EXPECT_EQ(scalar.infer({{{4}}, {{2}}}), at("input 'min' must have shape [] or [1], got [2]"));
   EXPECT_EQ(scalar.infer({{{4}}, {{1, 1}}}), at("input 'min' must have shape [] or [1], got [1,1]"));
   // The alternative that agrees with the rest, whatever comes first.
-  for (const char* text : {"f(x: f32[N,C], w: f32[C]|[1]) -> y: f32[N,C]", "f(x: f32[N,C], w: f32[1]|[C]) -> y: f32[N,C]"}) {
+  for (const char* text :
+       {"f(x: f32[N,C], w: f32[C]|[1]) -> y: f32[N,C]", "f(x: f32[N,C], w: f32[1]|[C]) -> y: f32[N,C]"}) {
     const Probe p(text);
     EXPECT_EQ(p.infer({{{2, 4}}, {{4}}}), "f32[2,4]");
     EXPECT_EQ(p.infer({{{2, 4}}, {{1}}}), "f32[2,4]");
@@ -240,27 +264,39 @@ TEST(Infer, Arithmetic) {
   const Probe p("f(x: f32[N,M], w?: f32[2*N+1]) -> y: f32[N*M-1,N//2,(N+M)*2]");
   EXPECT_EQ(p.infer({{{5, 3}}}), "f32[14,2,16]");
   EXPECT_EQ(p.infer({{{5, 3}}, {{11}}}), "f32[14,2,16]");
-  EXPECT_EQ(p.infer({{{5, 3}}, {{12}}}), at("input 'w' must have shape [(2*N)+1] with N=5 from 'x', got [12]"));
-  EXPECT_EQ(p.infer({{{0, 3}}}), at("output 'y' would have shape [(N*M)-1,N//2,(N+M)*2] with a dimension of -1"));
+  EXPECT_EQ(p.infer({{{5, 3}}, {{12}}}),
+            at("input 'w' must have shape [(2*N)+1] with N=5 from 'x', got [12]"));
+  EXPECT_EQ(p.infer({{{0, 3}}}),
+            at("output 'y' would have shape [(N*M)-1,N//2,(N+M)*2] with a dimension of -1"));
   const int64_t big = int64_t{1} << 40;
   EXPECT_EQ(p.infer({{{big, big}}}), at("a dimension does not fit 64 bits"));
-  EXPECT_EQ(Probe("f(x: f32[N]) -> y: f32[N,N,N]").infer({{{big}}}), at("output 'y' of shape [1099511627776,1099511627776,1099511627776] does not fit into memory"));
-  EXPECT_EQ(Probe("f(x: f32[N]) -> y: f32[N,N,N,0]").infer({{{big}}}), "f32[1099511627776,1099511627776,1099511627776,0]");
-  EXPECT_EQ(Probe("f(x: f32[N]) -> y: f64[N]").infer({{{int64_t{1} << 60}}}), at("output 'y' of shape [1152921504606846976] does not fit into memory"));
+  EXPECT_EQ(Probe("f(x: f32[N]) -> y: f32[N,N,N]").infer({{{big}}}),
+            at("output 'y' of shape [1099511627776,1099511627776,1099511627776] does not fit into memory"));
+  EXPECT_EQ(Probe("f(x: f32[N]) -> y: f32[N,N,N,0]").infer({{{big}}}),
+            "f32[1099511627776,1099511627776,1099511627776,0]");
+  EXPECT_EQ(Probe("f(x: f32[N]) -> y: f64[N]").infer({{{int64_t{1} << 60}}}),
+            at("output 'y' of shape [1152921504606846976] does not fit into memory"));
 }
 
 TEST(Infer, AttributesAsDimensions) {
   const char* text = "f(x: f32[B,N]; k: int = 2, d: int = 1) -> y: i32[B,k,N//d]";
   EXPECT_EQ(Probe(text).infer({{{3, 7}}}), "i32[3,2,7]");
   EXPECT_EQ(Probe(text, {{"k", of_int(0)}, {"d", of_int(2)}}).infer({{{3, 7}}}), "i32[3,0,3]");
-  EXPECT_EQ(Probe(text, {{"k", of_int(-1)}}).infer({{{3, 7}}}), at("output 'y' would have shape [B,k,N//d] with a dimension of -1"));
-  EXPECT_EQ(Probe(text, {{"d", of_int(0)}}).infer({{{3, 7}}}), at("a dimension of its signature divides by zero"));
-  EXPECT_EQ(Probe(text, {{"d", of_int(-2)}}).infer({{{3, 7}}}), at("output 'y' would have shape [B,k,N//d] with a dimension of -4"));
+  EXPECT_EQ(Probe(text, {{"k", of_int(-1)}}).infer({{{3, 7}}}),
+            at("output 'y' would have shape [B,k,N//d] with a dimension of -1"));
+  EXPECT_EQ(Probe(text, {{"d", of_int(0)}}).infer({{{3, 7}}}),
+            at("a dimension of its signature divides by zero"));
+  EXPECT_EQ(Probe(text, {{"d", of_int(-2)}}).infer({{{3, 7}}}),
+            at("output 'y' would have shape [B,k,N//d] with a dimension of -4"));
   // The one quotient that traps.
-  EXPECT_EQ(Probe("f(x: f32[N]; k: int, d: int) -> y: f32[k//d]", {{"k", of_int(INT64_MIN)}, {"d", of_int(-1)}}).infer({{{3}}}), at("a dimension does not fit 64 bits"));
+  EXPECT_EQ(
+      Probe("f(x: f32[N]; k: int, d: int) -> y: f32[k//d]", {{"k", of_int(INT64_MIN)}, {"d", of_int(-1)}})
+          .infer({{{3}}}),
+      at("a dimension does not fit 64 bits"));
   const Probe input("f(x: f32[k,3]; k: int) -> y: f32[k]", {{"k", of_int(4)}});
   EXPECT_EQ(input.infer({{{4, 3}}}), "f32[4]");
-  EXPECT_EQ(input.infer({{{5, 3}}}), at("input 'x' must have shape [k,3] with k=4 from the attribute, got [5,3]"));
+  EXPECT_EQ(input.infer({{{5, 3}}}),
+            at("input 'x' must have shape [k,3] with k=4 from the attribute, got [5,3]"));
 }
 
 TEST(Infer, Variadic) {
@@ -268,7 +304,8 @@ TEST(Infer, Variadic) {
   EXPECT_EQ(p.infer({{{}}}), at("takes 2 or more inputs, got 1"));
   EXPECT_EQ(p.infer({{{}}, {{4, 5}}}), "f32[4]");
   EXPECT_EQ(p.infer({{{}}, {{4, 5}}, {{4, 5}}, {{4, 5}}}), "f32[4]");
-  EXPECT_NE(p.infer({{{}}, {{4, 5}}, {{4, 6}}}).find(at("input 'xs' must have shape [N,M]")), std::string::npos);
+  EXPECT_NE(p.infer({{{}}, {{4, 5}}, {{4, 6}}}).find(at("input 'xs' must have shape [N,M]")),
+            std::string::npos);
   EXPECT_EQ(p.infer({{{}}, {{4, 5}}, kAbsent}), at("input 'xs' is required, but missing"));
   EXPECT_NE(p.infer({{{}}, {{4, 5}}, {{4, 5}, DType::f64}}).find("got f64"), std::string::npos);
   EXPECT_EQ(p.infer(std::vector<Tensor_>(65, {{4, 5}})), at("takes at most 64 inputs, got 65"));
@@ -280,12 +317,14 @@ TEST(Infer, RanksUpTo16) {
   EXPECT_EQ(p.infer({{std::vector<int64_t>(16, 1)}}), at("output 'y' would have more than 16 dimensions"));
 }
 
-// ---------------------------------------------------------------------------------------------------- calls' views
+// ---------------------------------------------------------------------------------------------------- calls'
+// views
 
 TEST(Call, ReadsAttributesOnlyAsDeclared) {
   // By way of a kernel, which is the only one that sees a Call.
   static std::string seen;
-  const Signature s = parse_signature("f(x: f32[N]; k: int = 3, q: float[] = [1, 2], s: string in {a, b} = b) -> y: f32[N]");
+  const Signature s =
+      parse_signature("f(x: f32[N]; k: int = 3, q: float[] = [1, 2], s: string in {a, b} = b) -> y: f32[N]");
   Operator op("");
   op.cpu([](const Call& call) {
     EXPECT_EQ(call.attr_int("k"), 3);

@@ -1,5 +1,5 @@
-// Libraries in ONNX Runtimes through the C interface: several runtimes in one process, lifetimes, and all that under
-// sanitizers (the runtimes are not sanitised, the libraries are).
+// Libraries in ONNX Runtimes through the C interface: several runtimes in one process, lifetimes, and all
+// that under sanitizers (the runtimes are not sanitised, the libraries are).
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <onnxruntime_c_api.h>
@@ -12,15 +12,20 @@
 
 namespace {
 
-// ------------------------------------------------------------------------------- a model, as bytes of an ONNX protobuf
+// ------------------------------------------------------------------------------- a model, as bytes of an
+// ONNX protobuf
 
 std::string varint(uint64_t v) {
   std::string s;
   for (; v >= 128; v >>= 7) s += static_cast<char>(v | 128);
   return s + static_cast<char>(v);
 }
-std::string number(int field, int64_t v) { return varint(static_cast<uint64_t>(field) << 3) + varint(static_cast<uint64_t>(v)); }
-std::string bytes(int field, const std::string& v) { return varint(static_cast<uint64_t>(field) << 3 | 2) + varint(v.size()) + v; }
+std::string number(int field, int64_t v) {
+  return varint(static_cast<uint64_t>(field) << 3) + varint(static_cast<uint64_t>(v));
+}
+std::string bytes(int field, const std::string& v) {
+  return varint(static_cast<uint64_t>(field) << 3 | 2) + varint(v.size()) + v;
+}
 
 // x: f32[n] -> `op` -> y, of unknown shape.
 std::string model(const std::string& op, const std::string& attributes = "") {
@@ -28,14 +33,22 @@ std::string model(const std::string& op, const std::string& attributes = "") {
     const std::string dims = shape ? bytes(2, bytes(1, bytes(2, "n"))) : "";
     return bytes(1, name) + bytes(2, bytes(1, number(1, 1) + dims));
   };
-  const std::string node = bytes(1, "x") + bytes(2, "y") + bytes(3, "node7") + bytes(4, op) + attributes + bytes(7, "opbridge.test");
-  const std::string graph = bytes(1, node) + bytes(2, "g") + bytes(11, value("x", true)) + bytes(12, value("y", false));
-  return number(1, 8) + bytes(7, graph) + bytes(8, bytes(1, "") + number(2, 17)) + bytes(8, bytes(1, "opbridge.test") + number(2, 1));
+  const std::string node = bytes(1, "x") + bytes(2, "y") + bytes(3, "node7") + bytes(4, op) + attributes +
+                           bytes(7, "opbridge.test");
+  const std::string graph =
+      bytes(1, node) + bytes(2, "g") + bytes(11, value("x", true)) + bytes(12, value("y", false));
+  return number(1, 8) + bytes(7, graph) + bytes(8, bytes(1, "") + number(2, 17)) +
+         bytes(8, bytes(1, "opbridge.test") + number(2, 1));
 }
-std::string int_attribute(const std::string& name, int64_t v) { return bytes(5, bytes(1, name) + number(3, v) + number(20, 2)); }
-std::string string_attribute(const std::string& name, const std::string& v) { return bytes(5, bytes(1, name) + bytes(4, v) + number(20, 3)); }
+std::string int_attribute(const std::string& name, int64_t v) {
+  return bytes(5, bytes(1, name) + number(3, v) + number(20, 2));
+}
+std::string string_attribute(const std::string& name, const std::string& v) {
+  return bytes(5, bytes(1, name) + bytes(4, v) + number(20, 3));
+}
 
-// --------------------------------------------------------------------------------------------------------- a runtime
+// --------------------------------------------------------------------------------------------------------- a
+// runtime
 
 class Runtime {
  public:
@@ -73,7 +86,9 @@ class Runtime {
 struct Options {
   explicit Options(const Runtime& r) : runtime(r) { EXPECT_EQ(r.take(r.api->CreateSessionOptions(&o)), ""); }
   ~Options() { runtime.api->ReleaseSessionOptions(o); }
-  std::string add(const char* library) { return runtime.take(runtime.api->RegisterCustomOpsLibrary_V2(o, library)); }
+  std::string add(const char* library) {
+    return runtime.take(runtime.api->RegisterCustomOpsLibrary_V2(o, library));
+  }
   const Runtime& runtime;
   OrtSessionOptions* o = nullptr;
 };
@@ -92,10 +107,13 @@ struct Session {
     OrtValue *in = nullptr, *out = nullptr;
     const int64_t shape[] = {static_cast<int64_t>(x.size())};
     EXPECT_EQ(runtime.take(api->CreateCpuMemoryInfo(OrtDeviceAllocator, OrtMemTypeDefault, &memory)), "");
-    EXPECT_EQ(runtime.take(api->CreateTensorWithDataAsOrtValue(memory, x.data(), x.size() * 4, shape, 1, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, &in)), "");
+    EXPECT_EQ(runtime.take(api->CreateTensorWithDataAsOrtValue(memory, x.data(), x.size() * 4, shape, 1,
+                                                               ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, &in)),
+              "");
     const char *in_names[] = {"x"}, *out_names[] = {"y"};
     const OrtValue* inputs[] = {in};
-    const std::string text = runtime.take(api->Run(session, nullptr, in_names, inputs, 1, out_names, 1, &out));
+    const std::string text =
+        runtime.take(api->Run(session, nullptr, in_names, inputs, 1, out_names, 1, &out));
     if (text.empty()) {
       OrtTensorTypeAndShapeInfo* info = nullptr;
       size_t count = 0;
@@ -125,7 +143,8 @@ const std::vector<std::unique_ptr<Runtime>>& runtimes() {
     std::error_code none;
     for (const auto& entry : std::filesystem::directory_iterator(OPBRIDGE_ORT_LIBRARIES, none)) {
       const std::string name = entry.path().filename();
-      if (name.rfind("1.", 0) == 0 && std::stoi(name.substr(2)) >= 16) list->push_back(std::make_unique<Runtime>(entry.path() / "libonnxruntime.so"));
+      if (name.rfind("1.", 0) == 0 && std::stoi(name.substr(2)) >= 16)
+        list->push_back(std::make_unique<Runtime>(entry.path() / "libonnxruntime.so"));
     }
     std::sort(list->begin(), list->end(), [](const auto& a, const auto& b) { return a->minor < b->minor; });
     return list;
@@ -136,14 +155,16 @@ const std::vector<std::unique_ptr<Runtime>>& runtimes() {
 class OrtTest : public testing::Test {
  protected:
   void SetUp() override {
-    if (runtimes().empty()) GTEST_SKIP() << "no ONNX Runtime in " << OPBRIDGE_ORT_LIBRARIES << ": make matrix fetches them";
+    if (runtimes().empty())
+      GTEST_SKIP() << "no ONNX Runtime in " << OPBRIDGE_ORT_LIBRARIES << ": make matrix fetches them";
   }
 };
 
 const std::vector<float> kX = {3, 1, 2};
 const std::vector<float> kReversed = {2, 1, 3};
 
-// ------------------------------------------------------------------------------------------------------------ tests
+// ------------------------------------------------------------------------------------------------------------
+// tests
 
 TEST_F(OrtTest, AllRuntimesInOneProcess) {
   std::vector<std::unique_ptr<Session>> sessions;
@@ -167,8 +188,12 @@ TEST_F(OrtTest, ErrorsAreStatuses) {
     Options o(*r);
     ASSERT_EQ(o.add(OPBRIDGE_TEST_OPS), "");
     EXPECT_EQ(o.add(OPBRIDGE_TEST_OPS), "") << "twice";
-    EXPECT_NE(o.add(OPBRIDGE_SAME_DOMAIN).find("domain 'opbridge.test' has been registered already, by library 'opbridge_test_ops 3'"), std::string::npos);
-    EXPECT_NE(o.add(OPBRIDGE_WRONG_OPS).find("'f33' is neither an element type"), std::string::npos) << "a wrong declaration";
+    EXPECT_NE(
+        o.add(OPBRIDGE_SAME_DOMAIN)
+            .find("domain 'opbridge.test' has been registered already, by library 'opbridge_test_ops 3'"),
+        std::string::npos);
+    EXPECT_NE(o.add(OPBRIDGE_WRONG_OPS).find("'f33' is neither an element type"), std::string::npos)
+        << "a wrong declaration";
     EXPECT_NE(o.add("/nowhere/libgone.so").find("libgone.so"), std::string::npos);
     for (const char* what : {"error", "std", "memory", "int", "device"}) {
       const Session s(*r, model("Throw", string_attribute("what", what)), o.o);
@@ -177,7 +202,9 @@ TEST_F(OrtTest, ErrorsAreStatuses) {
       EXPECT_NE(s.run(kX, &y).find("opbridge.test::Throw (node 'node7'): "), std::string::npos) << r->version;
     }
     const Session wrong(*r, model("Services", int_attribute("extra", -1)), o.o);
-    EXPECT_NE(wrong.error.find("opbridge.test::Services (node 'node7'): attribute 'extra' must lie in"), std::string::npos) << wrong.error;
+    EXPECT_NE(wrong.error.find("opbridge.test::Services (node 'node7'): attribute 'extra' must lie in"),
+              std::string::npos)
+        << wrong.error;
     const Session kind(*r, model("Services", string_attribute("extra", "1")), o.o);
     EXPECT_NE(kind.error.find("'extra' must be of type int, got string"), std::string::npos) << kind.error;
     const Session fine(*r, model("Services"), o.o);
@@ -193,7 +220,10 @@ TEST_F(OrtTest, ThreadsShareASession) {
     ASSERT_EQ(r->take(r->api->SetIntraOpNumThreads(o.o, 3)), "");
     ASSERT_EQ(o.add(OPBRIDGE_TEST_OPS), "");
     const Session sum(*r, model("ParallelSum", int_attribute("grain", 100)), o.o);
-    const Session bad(*r, model("ParallelSum", int_attribute("grain", 100) + int_attribute("throw_at", 150) + string_attribute("what", "int")), o.o);
+    const Session bad(*r,
+                      model("ParallelSum", int_attribute("grain", 100) + int_attribute("throw_at", 150) +
+                                               string_attribute("what", "int")),
+                      o.o);
     ASSERT_EQ(sum.error + bad.error, "");
     std::vector<std::thread> threads;
     for (int t = 0; t < 4; ++t) {
@@ -220,7 +250,8 @@ TEST_F(OrtTest, UnloadsWithTheLastSessionAndComesBack) {
         std::vector<float> y;
         EXPECT_EQ(s.run(kX, &y), "");
       }
-      EXPECT_EQ(dlopen(OPBRIDGE_TEST_OPS, RTLD_NOW | RTLD_NOLOAD), nullptr) << "still loaded after its last session";
+      EXPECT_EQ(dlopen(OPBRIDGE_TEST_OPS, RTLD_NOW | RTLD_NOLOAD), nullptr)
+          << "still loaded after its last session";
     }
   }
 }

@@ -60,8 +60,9 @@ OPBRIDGE_OPERATORS(attributes) {
           .cpu([](const Call& call) {
             using opbridge::bf16;
             using opbridge::f16;
-            opbridge::dispatch<bool, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, f16, bf16, float,
-                               double>(call.input_dtype(0), [&](auto zero) { copy<decltype(zero)>(call); });
+            opbridge::dispatch<bool, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t,
+                               f16, bf16, float, double>(call.input_dtype(0),
+                                                         [&](auto zero) { copy<decltype(zero)>(call); });
           }),
   };
 }

@@ -10,7 +10,8 @@ using opbridge::Call;
 
 size_t services_workspace(const Call& call) {
   const int64_t n = call.input_arg(0).count();
-  if (call.input_arg(0).data != nullptr || call.output_arg(0).data != nullptr) throw opbridge::InvalidArgument("data in a workspace function");
+  if (call.input_arg(0).data != nullptr || call.output_arg(0).data != nullptr)
+    throw opbridge::InvalidArgument("data in a workspace function");
   return static_cast<size_t>(n) * sizeof(float) + static_cast<size_t>(call.attr_int("extra"));
 }
 
@@ -20,7 +21,8 @@ void services(const Call& call) {
   const int64_t n = x.count();
   const size_t need = static_cast<size_t>(n) * sizeof(float) + static_cast<size_t>(call.attr_int("extra"));
   if (call.workspace_bytes() < need) throw opbridge::InvalidArgument("the workspace is too small");
-  if (need > 0 && reinterpret_cast<uintptr_t>(call.workspace()) % 256 != 0) throw opbridge::InvalidArgument("the workspace is not aligned");
+  if (need > 0 && reinterpret_cast<uintptr_t>(call.workspace()) % 256 != 0)
+    throw opbridge::InvalidArgument("the workspace is not aligned");
   if (need == 0) return;
   std::memset(call.workspace(), 0x5a, need);
   auto* scratch = static_cast<float*>(call.workspace());
@@ -41,10 +43,14 @@ void parallel_sum(const Call& call) {
   call.parallel_for(n, grain, [&](int64_t begin, int64_t end) {
     if (throw_at >= begin && throw_at < end) {
       switch (call.attr_choice("what")) {
-        case 0: throw opbridge::InvalidArgument("thrown in the piece from " + std::to_string(begin));
-        case 1: throw std::runtime_error("thrown by the standard library");
-        case 2: throw std::bad_alloc();
-        default: throw 42;
+        case 0:
+          throw opbridge::InvalidArgument("thrown in the piece from " + std::to_string(begin));
+        case 1:
+          throw std::runtime_error("thrown by the standard library");
+        case 2:
+          throw std::bad_alloc();
+        default:
+          throw 42;
       }
     }
     float sum = 0;
@@ -61,7 +67,9 @@ void parallel_sum(const Call& call) {
 OPBRIDGE_OPERATORS(services) {
   using opbridge::Operator;
   return {
-      Operator("Services(x: f32[N]; extra: int in [0, 9000000000000000000] = 0) -> y: f32[N]").cpu(services).workspace(services_workspace),
+      Operator("Services(x: f32[N]; extra: int in [0, 9000000000000000000] = 0) -> y: f32[N]")
+          .cpu(services)
+          .workspace(services_workspace),
       Operator(R"(ParallelSum(x: f32[N]; grain: int in [1, inf] = 1000, throw_at: int = -1,
                               what: string in {error, std, memory, int} = error) -> y: f32[1])")
           .cpu(parallel_sum)
@@ -71,10 +79,13 @@ OPBRIDGE_OPERATORS(services) {
         for (int64_t i = 0; i < x.count(); ++i) call.output<float>(0)[i] = x[i] * call.input<float>(1)[0];
       }),
       // Never runs here: registered for the CUDA provider alone.
-      Operator("CudaOnly(x: f32[*S]) -> y: f32[*S]").cuda([](const Call&) { throw opbridge::InvalidArgument("no CUDA in this test"); }),
+      Operator("CudaOnly(x: f32[*S]) -> y: f32[*S]").cuda([](const Call&) {
+        throw opbridge::InvalidArgument("no CUDA in this test");
+      }),
       // No input at all is a signature too.
       Operator("NoInputs(; n: int in [0, 100] = 4) -> y: f32[n]").cpu([](const Call& call) {
-        for (int64_t i = 0; i < call.output<float>(0).count(); ++i) call.output<float>(0)[i] = static_cast<float>(i);
+        for (int64_t i = 0; i < call.output<float>(0).count(); ++i)
+          call.output<float>(0)[i] = static_cast<float>(i);
       }),
   };
 }
