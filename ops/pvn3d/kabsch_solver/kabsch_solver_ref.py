@@ -24,9 +24,9 @@ def solve(a, b, w):
 def reference(inputs, attributes):
     a, b, w = inputs["template_kps"], inputs["pred_kps"], inputs.get("weights")
     lead, n = b.shape[:-2], b.shape[-2]
-    a = np.broadcast_to(a, b.shape).reshape(-1, n, 3)
-    w = np.broadcast_to(np.ones(n) if w is None else w, b.shape[:-1]).reshape(-1, n)
-    solved = [solve(*problem) for problem in zip(a, b.reshape(-1, n, 3), w, strict=True)]
+    a = np.broadcast_to(a, b.shape)
+    w = np.broadcast_to(np.ones(n) if w is None else w, b.shape[:-1])
+    solved = [solve(a[at], b[at], w[at]) for at in np.ndindex(lead)]
     rotation = np.array([s[0] for s in solved]).reshape(*lead, 3, 3).astype(b.dtype)
     translation = np.array([s[1] for s in solved]).reshape(*lead, 3).astype(b.dtype)
     return {"rotation": rotation, "translation": translation, "valid": np.array([s[2] for s in solved], np.int32).reshape(lead)}
