@@ -520,8 +520,8 @@ def attribute_cases(c):
         ("bool out of range", model(b=2), ["'b'", "2"]),
         (
             "not in the set",
-            model(s="midle"),
-            ["'s'", "low, middle or high", "midle", "did you mean 'middle'"],
+            model(s="mddle"),
+            ["'s'", "low, middle or high", "mddle", "did you mean 'middle'"],
         ),
         ("empty string", model(s=""), ["'s'", "low"]),
         ("element out of range", model(ints=[1, 101]), ["'ints'", "101"]),
