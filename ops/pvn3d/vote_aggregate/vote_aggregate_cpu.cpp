@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "common/rigid.h"
+#include "common/exp.h"
 #include "common/votes.h"
 
 namespace {
@@ -109,7 +110,7 @@ void aggregate_grad(const Call& call) {
         if (mask(batch * n + i) && pvn3d::is_finite(v.x, v.y, v.z)) {
           const double d[3] = {static_cast<double>(v.x) - static_cast<double>(kps[3 * problem]), static_cast<double>(v.y) - static_cast<double>(kps[3 * problem + 1]),
                                static_cast<double>(v.z) - static_cast<double>(kps[3 * problem + 2])};
-          const double w = std::exp(-0.5 * pvn3d::squared_norm(d[0], d[1], d[2]) / h2);
+          const double w = pvn3d::exp_nonpositive(-0.5 * pvn3d::squared_norm(d[0], d[1], d[2]) / h2);
           for (int u = 0, at = 0; u < 3; ++u) {
             for (int c = u; c < 3; ++c, ++at) b[at] = w * ((u == c) - d[u] * d[c] / h2);
           }
