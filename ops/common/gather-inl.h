@@ -27,57 +27,119 @@ bool all_in_range(const I* idx, int64_t count, int64_t n) {
   return count == 0 || static_cast<uint64_t>(most) < static_cast<uint64_t>(n);
 }
 
-/// out[p] = features[idx[p]], all in range. `stream`: past the caches, for an output larger than they are.
-template <class T, class I>
-void gather_row(const T* features, const I* idx, int64_t count, [[maybe_unused]] bool stream, T* out) {
-  int64_t p = 0;
-#if HWY_TARGET <= HWY_AVX2
-  if constexpr (std::is_same_v<T, float> && std::is_same_v<I, int32_t>) {
-    const hn::ScalableTag<float> d;
-    const hn::RebindToSigned<decltype(d)> di;
-    const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-    for (; p < count &&
-           reinterpret_cast<uintptr_t>(out + p) % (sizeof(float) * static_cast<size_t>(lanes)) != 0;
-         ++p) {
-      out[p] = features[idx[p]];
-    }
-    if (stream) {
-      for (; p + lanes <= count; p += lanes)
-        hn::Stream(hn::GatherIndex(d, features, hn::LoadU(di, idx + p)), d, out + p);
-    } else {
-      for (; p + lanes <= count; p += lanes)
-        hn::Store(hn::GatherIndex(d, features, hn::LoadU(di, idx + p)), d, out + p);
-    }
+/// Four channels side by side, so that one load serves all four.
+constexpr int kBlock = 4;
+constexpr int64_t kTile =
+    64;  // positions whose results wait, channels side by side, to be written channel by channel
+
+/// block[i] = four channels of point i.
+inline void interleave(const float* features, int64_t n, float* block) {
+  for (int64_t i = 0; i < n; ++i) {
+    for (int c = 0; c < kBlock; ++c) block[i * kBlock + c] = features[c * n + i];
   }
-#endif
-  for (; p < count; ++p) out[p] = features[idx[p]];
 }
 
-/// out[b, c, p] = features[b, c, idx[b, p]]; features (B, C, N), idx (B, P), out (B, C, P).
+/// Writes `count` positions of a tile to four rows, `stride` apart. `stream`: past the caches, for an output
+/// larger than they are.
+inline void deinterleave(const float* tile, int64_t count, bool stream, float* out, int64_t stride) {
+  const hn::CappedTag<float, 16> d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d)),
+                bytes = lanes * static_cast<int64_t>(sizeof(float));
+  stream = stream && reinterpret_cast<intptr_t>(out) % bytes == 0 && stride % lanes == 0;
+  int64_t p = 0;
+  for (; p + lanes <= count; p += lanes) {
+    hn::Vec<decltype(d)> v[kBlock];
+    hn::LoadInterleaved4(d, tile + p * kBlock, v[0], v[1], v[2], v[3]);
+    for (int c = 0; c < kBlock; ++c) {
+      if (stream) {
+        hn::Stream(v[c], d, out + c * stride + p);
+      } else {
+        hn::StoreU(v[c], d, out + c * stride + p);
+      }
+    }
+  }
+  for (; p < count; ++p) {
+    for (int c = 0; c < kBlock; ++c) out[c * stride + p] = tile[p * kBlock + c];
+  }
+}
+
+/// Calls fill(p, count, tile) for tile after tile and writes each to four rows of `count` positions.
+template <class Fill>
+void write_block(int64_t count, bool stream, float* out, const Fill& fill) {
+  HWY_ALIGN float tile[kTile * kBlock];
+  for (int64_t p = 0; p < count; p += kTile) {
+    const int64_t here = std::min(kTile, count - p);
+    fill(p, here, tile);
+    deinterleave(tile, here, stream, out + p, count);
+  }
+  if (stream) hwy::FlushStream();
+}
+
+/// The work of a call: groups of channels of one batch, each with room for a block of n points in the
+/// workspace.
+struct Tasks {
+  int64_t channels_each, per_batch, count;
+
+  Tasks(int64_t batches, int64_t channels)
+      : channels_each(std::max<int64_t>(kBlock, ((channels + 15) / 16 + kBlock - 1) / kBlock * kBlock)),
+        per_batch((channels + channels_each - 1) / channels_each),
+        count(batches * per_batch) {}
+
+  static int64_t block_bytes(int64_t n) {
+    return (n * kBlock * static_cast<int64_t>(sizeof(float)) + 63) / 64 * 64;
+  }
+  /// Only f32 is done in blocks.
+  size_t workspace(opbridge::DType dtype, int64_t n) const {
+    return dtype == opbridge::DType::f32 ? static_cast<size_t>(count * block_bytes(n)) : 0;
+  }
+  static float* block(void* workspace, int64_t task, int64_t n) {
+    return reinterpret_cast<float*>(static_cast<char*>(workspace) + task * block_bytes(n));
+  }
+};
+
+/// Whether an output is larger than the caches.
+inline bool outgrows_caches(int64_t bytes) { return bytes > (4 << 20); }
+
+/// out[b, c, p] = features[b, c, idx[b, p]]; features (B, C, N), idx (B, P), out (B, C, P). Needs
+/// Tasks::workspace().
 template <class T, class I>
 void gather_columns(const opbridge::Call& call, const T* features, const I* idx, T* out, int64_t batches,
                     int64_t channels, int64_t n, int64_t positions) {
-  constexpr int64_t kCacheBytes = 4 << 20;
-  const bool stream = batches * channels * positions * static_cast<int64_t>(sizeof(T)) > kCacheBytes;
-  const int64_t grain = std::clamp<int64_t>((1 << 17) / std::max<int64_t>(1, positions), 4, 64);
-  const int64_t pieces = (channels + grain - 1) / grain;
-  call.parallel_for(batches * pieces, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t piece = begin; piece < end; ++piece) {
-      const int64_t b = piece / pieces, first = piece % pieces * grain,
-                    last = std::min(first + grain, channels);
+  const Tasks tasks(batches, channels);
+  const bool stream = outgrows_caches(batches * channels * positions * static_cast<int64_t>(sizeof(T)));
+  call.parallel_for(tasks.count, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t task = begin; task < end; ++task) {
+      const int64_t b = task / tasks.per_batch, first = task % tasks.per_batch * tasks.channels_each;
+      const int64_t last = std::min(first + tasks.channels_each, channels);
       const I* at = idx + b * positions;
       const bool good = all_in_range(at, positions, n);
-      for (int64_t c = first; c < last; ++c) {
+      int64_t c = first;
+      if constexpr (std::is_same_v<T, float>) {
+        const hn::CappedTag<float, kBlock> d;
+        const int lanes = static_cast<int>(hn::Lanes(d));
+        float* block = Tasks::block(call.workspace(), task, n);
+        for (; good && positions >= n && c + kBlock <= last; c += kBlock) {
+          interleave(features + (b * channels + c) * n, n, block);
+          write_block(positions, stream, out + (b * channels + c) * positions,
+                      [&](int64_t p, int64_t count, float* tile) HWY_ATTR {
+                        for (int64_t i = 0; i < count; ++i) {
+                          for (int l = 0; l < kBlock; l += lanes) {
+                            hn::Store(hn::Load(d, block + at[p + i] * kBlock + l), d, tile + i * kBlock + l);
+                          }
+                        }
+                      });
+        }
+      }
+      for (; c < last; ++c) {
         const T* f = features + (b * channels + c) * n;
         T* o = out + (b * channels + c) * positions;
         if (good) {
-          gather_row(f, at, positions, stream, o);
+          for (int64_t p = 0; p < positions; ++p) o[p] = f[at[p]];
         } else {
           for (int64_t p = 0; p < positions; ++p) o[p] = read_or_zero(f, at[p], n);
         }
       }
     }
-    if (stream) hwy::FlushStream();
   });
 }
 

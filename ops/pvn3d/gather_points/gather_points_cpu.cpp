@@ -19,6 +19,11 @@ void gather_points_cpu(const opbridge::Call& call) {
   });
 }
 
+size_t gather_points_workspace(const opbridge::Call& call) {
+  const int64_t* features = call.input_arg(0).shape;
+  return Tasks(features[0], features[1]).workspace(call.input_dtype(0), features[2]);
+}
+
 size_t gather_points_grad_workspace(const opbridge::Call& call) {
   const int64_t *features = call.input_arg(1).shape, *idx = call.input_arg(2).shape;
   return inverse_index_bytes(features[0], features[2], idx[1]);
@@ -42,6 +47,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace pvn3d {
 OPBRIDGE_DISPATCHED_KERNEL(gather_points_cpu)
+OPBRIDGE_DISPATCHED_WORKSPACE(gather_points_workspace)
 OPBRIDGE_DISPATCHED_KERNEL(gather_points_grad_cpu)
 OPBRIDGE_DISPATCHED_WORKSPACE(gather_points_grad_workspace)
 }  // namespace pvn3d
@@ -56,7 +62,8 @@ OPBRIDGE_OPERATORS(gather_points) {
             where T in {f16, f32, f64}, I in {i32, i64}
             grad: GatherPointsGrad
       )")
-          .cpu(pvn3d::best_gather_points_cpu()),
+          .cpu(pvn3d::best_gather_points_cpu())
+          .workspace(pvn3d::any_gather_points_workspace),
       opbridge::Operator(R"(
         "Gradient of GatherPoints with respect to features."
         GatherPointsGrad(grad_out: T[B,C,M] "gradient of out",

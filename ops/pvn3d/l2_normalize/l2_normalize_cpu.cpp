@@ -70,21 +70,26 @@ HWY_INLINE void normalize_row(const T* x, int64_t length, double eps, T* y) {
   constexpr int64_t kSums = l2_normalize::kPartialSums;
   const D64 d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d)), whole = length / kSums * kSums;
-  HWY_ALIGN double sums[kSums];
-  for (int64_t lane = 0; lane < kSums; lane += lanes) {
-    auto sum = hn::Zero(d);
-    for (int64_t i = lane; i < whole; i += kSums) {
-      const auto v = load(x + i);
-      sum = hn::Add(sum, hn::Mul(v, v));
+  constexpr int kVectors =
+      static_cast<int>(kSums / hn::MaxLanes(D64()));  // independent sums, to hide the latency
+  hn::Vec<D64> partial[kVectors];
+  for (auto& sum : partial) sum = hn::Zero(d);
+  for (int64_t i = 0; i < whole; i += kSums) {
+    for (int k = 0; k < kVectors; ++k) {
+      const auto v = load(x + i + k * lanes);
+      partial[k] = hn::Add(partial[k], hn::Mul(v, v));
     }
-    hn::Store(sum, d, sums + lane);
   }
+  HWY_ALIGN double sums[kSums];
+  for (int k = 0; k < kVectors; ++k) hn::Store(partial[k], d, sums + k * lanes);
   for (int64_t i = whole; i < length; ++i)
     sums[i - whole] += static_cast<double>(x[i]) * static_cast<double>(x[i]);
   const double scale = l2_normalize::scale(l2_normalize::sum_tree(sums), eps);
   const auto factor = hn::Set(d, scale);
   int64_t i = 0;
-  for (; i + lanes <= length; i += lanes) store(hn::Mul(load(x + i), factor), y + i);
+  for (; i < whole; i += kSums) {
+    for (int k = 0; k < kVectors; ++k) store(hn::Mul(load(x + i + k * lanes), factor), y + i + k * lanes);
+  }
   for (; i < length; ++i) y[i] = static_cast<T>(static_cast<double>(x[i]) * scale);
 }
 

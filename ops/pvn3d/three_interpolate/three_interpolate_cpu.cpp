@@ -38,22 +38,29 @@ template <class T, class C>
 void interpolate_row(const T* features, const Columns<C>& columns, int64_t n, T* out) {
   const auto& idx = columns.idx;
   const auto& w = columns.weight;
-  int64_t p = 0;
-#if HWY_TARGET <= HWY_AVX2
-  if constexpr (std::is_same_v<T, float>) {
-    const hn::ScalableTag<float> d;
-    const hn::RebindToSigned<decltype(d)> di;
-    const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-    const auto term = [&](int j) HWY_ATTR {
-      return hn::Mul(hn::Load(d, w[j] + p), hn::GatherIndex(d, features, hn::Load(di, idx[j] + p)));
-    };
-    for (; p + lanes <= n; p += lanes) hn::StoreU(hn::Add(hn::Add(term(0), term(1)), term(2)), d, out + p);
-  }
-#endif
-  for (; p < n; ++p) {
+  for (int64_t p = 0; p < n; ++p) {
     out[p] = static_cast<T>(three_interpolate::weighted_sum<C>(
         w[0][p], features[idx[0][p]], w[1][p], features[idx[1][p]], w[2][p], features[idx[2][p]]));
   }
+}
+
+// Four channels, all indices in range.
+inline void interpolate_block(const float* block, const Columns<float>& columns, int64_t n, bool stream,
+                              float* out) {
+  const hn::CappedTag<float, kBlock> d;
+  const int lanes = static_cast<int>(hn::Lanes(d));
+  write_block(n, stream, out, [&](int64_t first, int64_t count, float* tile) HWY_ATTR {
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t p = first + i;
+      for (int l = 0; l < kBlock; l += lanes) {
+        const auto term = [&](int j) HWY_ATTR {
+          return hn::Mul(hn::Set(d, columns.weight[j][p]),
+                         hn::Load(d, block + columns.idx[j][p] * kBlock + l));
+        };
+        hn::Store(hn::Add(hn::Add(term(0), term(1)), term(2)), d, tile + i * kBlock + l);
+      }
+    }
+  });
 }
 
 template <class T, class I>
@@ -77,23 +84,36 @@ void interpolate(const opbridge::Call& call) {
       }
     }
   });
-  const int64_t grain = std::max<int64_t>(1, (1 << 15) / std::max<int64_t>(1, n));
-  call.parallel_for(batches * channels, grain, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      const int64_t b = row / channels;
+  const Tasks tasks(batches, channels);
+  const bool stream = outgrows_caches(batches * channels * n * static_cast<int64_t>(sizeof(T)));
+  call.parallel_for(tasks.count, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t task = begin; task < end; ++task) {
+      const int64_t b = task / tasks.per_batch, first = task % tasks.per_batch * tasks.channels_each;
+      const int64_t last = std::min(first + tasks.channels_each, channels);
       const Columns<C> columns(call.workspace(), b, n);
-      const T* f = features + row * m;
-      T* o = out + row * n;
-      if (*columns.good) {
-        interpolate_row(f, columns, n, o);
-        continue;
+      int64_t c = first;
+      if constexpr (std::is_same_v<T, float>) {
+        float* block =
+            Tasks::block(static_cast<char*>(call.workspace()) + batches * Columns<C>::size(n), task, m);
+        for (; *columns.good && c + kBlock <= last; c += kBlock) {
+          interleave(features + (b * channels + c) * m, m, block);
+          interpolate_block(block, columns, n, stream, out + (b * channels + c) * n);
+        }
       }
-      const I* at = idx + b * n * 3;
-      const auto feature = [&](int64_t i) { return static_cast<C>(read_or_zero(f, at[i], m)); };
-      for (int64_t p = 0; p < n; ++p) {
-        o[p] = static_cast<T>(three_interpolate::weighted_sum<C>(columns.weight[0][p], feature(3 * p),
-                                                                 columns.weight[1][p], feature(3 * p + 1),
-                                                                 columns.weight[2][p], feature(3 * p + 2)));
+      for (; c < last; ++c) {
+        const T* f = features + (b * channels + c) * m;
+        T* o = out + (b * channels + c) * n;
+        if (*columns.good) {
+          interpolate_row(f, columns, n, o);
+          continue;
+        }
+        const I* at = idx + b * n * 3;
+        const auto& w = columns.weight;
+        const auto feature = [&](int64_t i) { return static_cast<C>(read_or_zero(f, at[i], m)); };
+        for (int64_t p = 0; p < n; ++p) {
+          o[p] = static_cast<T>(three_interpolate::weighted_sum<C>(
+              w[0][p], feature(3 * p), w[1][p], feature(3 * p + 1), w[2][p], feature(3 * p + 2)));
+        }
       }
     }
   });
@@ -107,9 +127,12 @@ void three_interpolate_cpu(const opbridge::Call& call) {
 }
 
 size_t three_interpolate_workspace(const opbridge::Call& call) {
-  const int64_t batches = call.input_arg(0).shape[0], n = call.input_arg(1).shape[1];
+  const int64_t batches = call.input_arg(0).shape[0], channels = call.input_arg(0).shape[1],
+                m = call.input_arg(0).shape[2];
+  const int64_t n = call.input_arg(1).shape[1];
   const bool f64 = call.input_dtype(0) == opbridge::DType::f64;
-  return static_cast<size_t>(batches * (f64 ? Columns<double>::size(n) : Columns<float>::size(n)));
+  return static_cast<size_t>(batches * (f64 ? Columns<double>::size(n) : Columns<float>::size(n))) +
+         Tasks(batches, channels).workspace(call.input_dtype(0), m);
 }
 
 size_t three_interpolate_grad_workspace(const opbridge::Call& call) {
