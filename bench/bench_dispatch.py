@@ -9,6 +9,7 @@ Per call from Python: my_clip on 8 floats, NumPy and torch.
 """
 
 import argparse
+import itertools
 import json
 import os
 import subprocess
@@ -31,18 +32,22 @@ def chain(op, domain, nodes):
     bounds = [] if op == "Identity" else ["lo", "hi"]
     names = ["x", *(f"t{i}" for i in range(nodes - 1)), "y"]
     graph = helper.make_graph(
-        [helper.make_node(op, [a, *bounds], [b], domain=domain) for a, b in zip(names, names[1:], strict=False)],
+        [helper.make_node(op, [a, *bounds], [b], domain=domain) for a, b in itertools.pairwise(names)],
         "chain",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])],
-        [helper.make_tensor("lo", TensorProto.FLOAT, [], [-1.0]), helper.make_tensor("hi", TensorProto.FLOAT, [], [1.0])],
+        [
+            helper.make_tensor("lo", TensorProto.FLOAT, [], [-1.0]),
+            helper.make_tensor("hi", TensorProto.FLOAT, [], [1.0]),
+        ],
     )
     opsets = [helper.make_opsetid("", 18)] + ([helper.make_opsetid(domain, 1)] if domain else [])
     return helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
 
 
 def measure_nodes(models):
-    """Runs in any environment that has onnxruntime and numpy: {op: ns per node}, quietest decile of interleaved runs."""
+    """Runs in any environment that has onnxruntime and numpy: {op: ns per node}, quietest decile of interleaved
+    runs."""
     import onnxruntime as ort
 
     sessions = {}
@@ -68,10 +73,20 @@ def measure_nodes(models):
 
 def per_node(python):
     """measure_nodes() in the environment of another interpreter."""
-    models = {f"{op} {n}": chain(op, domain, n).hex() for op, domain in OPERATORS.items() for n in (1, NODES + 1)}
-    code = "import json, sys; sys.path.insert(0, sys.argv[1]); import bench_dispatch as b; " \
+    models = {
+        f"{op} {n}": chain(op, domain, n).hex() for op, domain in OPERATORS.items() for n in (1, NODES + 1)
+    }
+    code = (
+        "import json, sys; sys.path.insert(0, sys.argv[1]); import bench_dispatch as b; "
         "print(json.dumps(b.measure_nodes({k: bytes.fromhex(v) for k, v in json.load(sys.stdin).items()})))"
-    out = subprocess.run([python, "-c", code, str(Path(__file__).parent)], input=json.dumps(models), capture_output=True, text=True, check=True)
+    )
+    out = subprocess.run(
+        [python, "-c", code, str(Path(__file__).parent)],
+        input=json.dumps(models),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return json.loads(out.stdout)
 
 
@@ -102,7 +117,9 @@ def per_call():
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     result = {"per_node_ns": {}, "per_call_ns": per_call()}
@@ -114,7 +131,11 @@ def main():
     print("ONNX Runtime, one node [us], quietest decile; ratio to Clip")
     for version, python in pythons.items():
         ns = result["per_node_ns"][version] = per_node(python)
-        print(f"  {version:16}" + "  ".join(f"{op} {t / 1e3:.3f}" for op, t in ns.items()) + f"   my_clip / Clip = {ns['my_clip'] / ns['Clip']:.2f}")
+        print(
+            f"  {version:16}"
+            + "  ".join(f"{op} {t / 1e3:.3f}" for op, t in ns.items())
+            + f"   my_clip / Clip = {ns['my_clip'] / ns['Clip']:.2f}"
+        )
     print("From Python, one call on 8 floats [us]")
     for name, ns in result["per_call_ns"].items():
         print(f"  {name:34}{ns / 1e3:6.2f}")

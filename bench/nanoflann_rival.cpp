@@ -1,9 +1,9 @@
-// nanoflann as a user would call it, behind a C interface for ctypes: what BallQuery, KNN and ThreeNN are measured against.
+// nanoflann as a user would call it, behind a C interface for ctypes: what BallQuery, KNN and ThreeNN are
+// measured against.
 #include <algorithm>
 #include <cstdint>
-#include <vector>
-
 #include <nanoflann.hpp>
+#include <vector>
 
 namespace {
 
@@ -17,19 +17,23 @@ struct Cloud {
     return false;
   }
 };
-using Tree = nanoflann::KDTreeSingleIndexAdaptor<nanoflann::L2_Simple_Adaptor<float, Cloud>, Cloud, 3, uint32_t>;
+using Tree =
+    nanoflann::KDTreeSingleIndexAdaptor<nanoflann::L2_Simple_Adaptor<float, Cloud>, Cloud, 3, uint32_t>;
 
 }  // namespace
 
 extern "C" int nanoflann_version() { return NANOFLANN_VERSION; }
 
-extern "C" void nanoflann_knn(const float* xyz, int64_t n, const float* query, int64_t m, int64_t k, uint32_t* idx, float* d2) {
+extern "C" void nanoflann_knn(const float* xyz, int64_t n, const float* query, int64_t m, int64_t k,
+                              uint32_t* idx, float* d2) {
   const Cloud cloud{xyz, static_cast<size_t>(n)};
   const Tree tree(3, cloud, nanoflann::KDTreeSingleIndexAdaptorParams(16));
-  for (int64_t i = 0; i < m; ++i) tree.knnSearch(query + 3 * i, static_cast<size_t>(k), idx + i * k, d2 + i * k);
+  for (int64_t i = 0; i < m; ++i)
+    tree.knnSearch(query + 3 * i, static_cast<size_t>(k), idx + i * k, d2 + i * k);
 }
 
-extern "C" void nanoflann_ball(const float* xyz, int64_t n, const float* centres, int64_t m, float radius, int64_t k, int32_t* idx) {
+extern "C" void nanoflann_ball(const float* xyz, int64_t n, const float* centres, int64_t m, float radius,
+                               int64_t k, int32_t* idx) {
   const Cloud cloud{xyz, static_cast<size_t>(n)};
   const Tree tree(3, cloud, nanoflann::KDTreeSingleIndexAdaptorParams(16));
   std::vector<std::pair<uint32_t, float>> hits;

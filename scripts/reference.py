@@ -80,13 +80,24 @@ def page(library, operator, gradient):
         lines += ["", "| attribute | type | range | default | |", "|---|---|---|---|---|"]
         lines += [attribute_row(a) for a in operator.attributes]
     if gradient:
-        lines += ["", f"The gradient is an operator of its own, `{gradient.name}`:", "", "```", gradient.signature, "```"]
+        lines += [
+            "",
+            f"The gradient is an operator of its own, `{gradient.name}`:",
+            "",
+            "```",
+            gradient.signature,
+            "```",
+        ]
     return "\n".join(lines) + "\n"
 
 
 def write(folder):
     folder.mkdir(parents=True, exist_ok=True)
-    index = ["# Operators", "", "Written by `scripts/reference.py` from the operators' declarations and headers."]
+    index = [
+        "# Operators",
+        "",
+        "Written by `scripts/reference.py` from the operators' declarations and headers.",
+    ]
     for name in LIBRARIES:
         library = opbridge.load(opbridge.library_path(name), torch=False)
         index += ["", f"## {library.name}: domain `{library.domain}`, version {library.version}", ""]
@@ -94,7 +105,9 @@ def write(folder):
         for operator in library.operators.values():
             if operator.name in gradients:
                 continue
-            (folder / f"{operator.snake_name}.md").write_text(page(library, operator, library.operators.get(operator.grad)))
+            (folder / f"{operator.snake_name}.md").write_text(
+                page(library, operator, library.operators.get(operator.grad))
+            )
             index.append(f"* [{operator.name}]({operator.snake_name}.md): {operator.doc}")
     (folder / "README.md").write_text("\n".join(index) + "\n")
 

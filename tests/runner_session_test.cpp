@@ -236,7 +236,8 @@ TEST_F(Runner, CudaWithoutCuda) {
   options.allow_fallback = true;
   const Session session(runtime, add_model(), options);
   EXPECT_EQ(session.provider(), "cpu");
-  EXPECT_THAT(session.warnings(), testing::Contains(testing::HasSubstr("Running on the CPU, as fallback is allowed")));
+  EXPECT_THAT(session.warnings(),
+              testing::Contains(testing::HasSubstr("Running on the CPU, as fallback is allowed")));
 }
 
 TEST_F(Runner, TwoRuntimesInOneProcess) {

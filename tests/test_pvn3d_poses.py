@@ -137,18 +137,24 @@ def test_kabsch_gradient_near_a_plane(torch_ops, flat):
     template = (doubles(7, 3) * torch.tensor([1, 1, flat])).detach()
     turn = torch_ops.axis_angle_to_rotation(doubles(3, seed=5)).detach()
     pred = (template @ turn.T + doubles(7, 3, scale=0.01, seed=2)).detach()
-    assert torch.autograd.gradcheck(lambda *x: pose(torch_ops, *x), (template.requires_grad_(), pred.requires_grad_()))
+    assert torch.autograd.gradcheck(
+        lambda *x: pose(torch_ops, *x), (template.requires_grad_(), pred.requires_grad_())
+    )
 
 
-@pytest.mark.parametrize("points", [np.zeros((4, 3)), np.outer(np.arange(4.0), [1, 2, 3]), np.full((4, 3), np.nan)])
+@pytest.mark.parametrize(
+    "points", [np.zeros((4, 3)), np.outer(np.arange(4.0), [1, 2, 3]), np.full((4, 3), np.nan)]
+)
 def test_kabsch_gradient_is_finite_where_the_pose_is_not_unique(torch_ops, points):
     template, pred = torch.tensor(points, requires_grad=True), torch.tensor(points + 1, requires_grad=True)
     rotation, translation = pose(torch_ops, template, pred)
     (rotation.sum() + translation.sum()).backward()
     if np.isfinite(points).all():
-        assert torch.isfinite(template.grad).all() and torch.isfinite(pred.grad).all()
+        assert torch.isfinite(template.grad).all()
+        assert torch.isfinite(pred.grad).all()
     else:
-        assert (template.grad == 0).all() and (pred.grad == 0).all()
+        assert (template.grad == 0).all()
+        assert (pred.grad == 0).all()
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -201,7 +207,8 @@ def test_one_bad_vote_among_a_hundred_changes_nothing(ops):
     clean = ops.vote_aggregate(points[:, 1:], offsets[:, :, 1:])
     points[0, 0, 1] = np.nan
     bad = ops.vote_aggregate(points, offsets)
-    assert clean[0].tobytes() == bad[0].tobytes() and clean[1] == bad[1]
+    assert clean[0].tobytes() == bad[0].tobytes()
+    assert clean[1] == bad[1]
 
 
 @pytest.mark.parametrize(
@@ -223,4 +230,5 @@ def test_half_precision_pose(ops):
     turn = ops.axis_angle_to_rotation(np.array([0.3, -1, 0.5]))
     rotation = ops.kabsch_solver(template.astype(np.float16), (template @ turn.T).astype(np.float16))[0]
     angle = np.degrees(np.arccos(np.clip((np.trace(rotation.astype(float).T @ turn) - 1) / 2, -1, 1)))
-    assert rotation.dtype == np.float16 and angle < 0.2
+    assert rotation.dtype == np.float16
+    assert angle < 0.2

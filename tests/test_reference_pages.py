@@ -18,4 +18,6 @@ def test_the_pages_are_up_to_date(tmp_path):
 
 
 def without_devices(text):
-    return "\n".join(line.partition(", devices ")[0] + line.partition(". Contract:")[2] for line in text.splitlines())
+    return "\n".join(
+        line.partition(", devices ")[0] + line.partition(". Contract:")[2] for line in text.splitlines()
+    )

@@ -14,12 +14,11 @@ from pathlib import Path
 
 import matplotlib
 import numpy as np
+import opbridge
 import torch
 from network import NOISE, BuiltInClip, load_denoiser, photograph, psnr, with_noise
 from rich.console import Console
 from rich.table import Table
-
-import opbridge
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -62,7 +61,9 @@ def in_cpp(path, image_file):
     command = [str(COMMAND), "run", str(path), "--library", str(LIBRARY), "--input", f"image={image_file}"]
     command += ["--output-dir", str(folder), "--warmup", "1", "--repeat", str(REPEAT), "--json"]
     # The command takes the ONNX Runtime of this Python environment.
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"VIRTUAL_ENV": sys.prefix})
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=os.environ | {"VIRTUAL_ENV": sys.prefix}
+    )
     if done.returncode != 0:
         sys.exit(f"error: {' '.join(command)}\n{done.stderr}{done.stdout}")
     return np.load(folder / "denoised.npy"), json.loads(done.stdout)["times_ms"]["median"]
@@ -75,7 +76,9 @@ def export_all(example):
     models = {}
     for exporter in ("dynamo", "torchscript"):
         path = OUT / f"denoiser_{exporter}.onnx"
-        report = opbridge.export(load_denoiser(), (example,), path, exporter=exporter, dynamic_shapes=dynamic, **names)
+        report = opbridge.export(
+            load_denoiser(), (example,), path, exporter=exporter, dynamic_shapes=dynamic, **names
+        )
         console.print(str(report), highlight=False)
         models[f"MyClip, {exporter}"] = path
     path = OUT / "denoiser_clip.onnx"
@@ -139,10 +142,14 @@ def main():
     console.print(table)
     if psnr(torch.from_numpy(expected), truth) < psnr(noisy, truth) + 5:
         wrong += 1
-        console.print("[red]the denoiser does not denoise: models/denoiser.npz is not what train.py writes[/]")
+        console.print(
+            "[red]the denoiser does not denoise: models/denoiser.npz is not what train.py writes[/]"
+        )
 
     picture(noisy, rows[-3][2], truth, OUT / "denoised.png")
-    console.print(f"picture: {(OUT / 'denoised.png').relative_to(ROOT)}   models: {OUT.relative_to(ROOT)}/*.onnx")
+    console.print(
+        f"picture: {(OUT / 'denoised.png').relative_to(ROOT)}   models: {OUT.relative_to(ROOT)}/*.onnx"
+    )
     if wrong:
         console.print(f"[red]{wrong} of {len(rows)} results disagree[/]")
         sys.exit(1)

@@ -3,12 +3,12 @@
 Input and output: images (batch, 3, height, width), float32 in [0, 1]; any batch, height and width.
 """
 
+import itertools
 from pathlib import Path
 
 import numpy as np
 import skimage.data
 import torch
-
 from opbridge.my_clip import MyClip
 
 WEIGHTS = Path(__file__).parent / "models" / "denoiser.npz"
@@ -25,7 +25,7 @@ class Denoiser(torch.nn.Module):
         super().__init__()
         widths = [3] + [channels] * (hidden_layers + 1)
         layers = []
-        for before, after in zip(widths, widths[1:], strict=False):
+        for before, after in itertools.pairwise(widths):
             layers += [torch.nn.Conv2d(before, after, 3, padding=1), clip(-1.0, 1.0)]
         self.noise = torch.nn.Sequential(*layers, torch.nn.Conv2d(channels, 3, 3, padding=1))
         self.to_range = clip(0.0, 1.0)

@@ -28,7 +28,9 @@ def patches(images, count, size, generator):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=1500)
     steps = parser.parse_args().steps
 
@@ -51,11 +53,15 @@ def main():
         schedule.step()
 
     # Half precision is enough for weights and halves the file.
-    np.savez_compressed(WEIGHTS, **{name: value.numpy().astype(np.float16) for name, value in model.state_dict().items()})
+    np.savez_compressed(
+        WEIGHTS, **{name: value.numpy().astype(np.float16) for name, value in model.state_dict().items()}
+    )
     truth = photograph()
     noisy = with_noise(truth)
     with torch.no_grad():
-        print(f"unseen photograph: noisy {psnr(noisy, truth):.2f} dB, denoised {psnr(model.eval()(noisy), truth):.2f} dB")
+        print(
+            f"unseen photograph: noisy {psnr(noisy, truth):.2f} dB, denoised {psnr(model.eval()(noisy), truth):.2f} dB"
+        )
     print(f"wrote {WEIGHTS} ({WEIGHTS.stat().st_size / 1024:.0f} KiB)")
 
 

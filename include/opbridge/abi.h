@@ -2,9 +2,9 @@
  *
  *   const OpbridgeLibrary* library = opbridge_get_library(OPBRIDGE_ABI_VERSION, &error);
  *
- * Rules: every struct that may grow starts with its size, and both sides read only what that size covers; functions
- * return 0 or an OPBRIDGE_* error kind and then fill `error`; nothing is thrown, printed or kept between calls; all
- * functions may be called from any thread, also at the same time. */
+ * Rules: every struct that may grow starts with its size, and both sides read only what that size covers;
+ * functions return 0 or an OPBRIDGE_* error kind and then fill `error`; nothing is thrown, printed or kept
+ * between calls; all functions may be called from any thread, also at the same time. */
 #ifndef OPBRIDGE_ABI_H
 #define OPBRIDGE_ABI_H
 
@@ -19,18 +19,23 @@ extern "C" {
 #define OPBRIDGE_MAX_RANK 16
 
 /* Error kinds; 0 is success. */
-enum { OPBRIDGE_INVALID_ARGUMENT = 1, OPBRIDGE_NOT_SUPPORTED = 2, OPBRIDGE_OUT_OF_MEMORY = 3, OPBRIDGE_DEVICE = 4,
-       OPBRIDGE_INTERNAL = 5 };
+enum {
+  OPBRIDGE_INVALID_ARGUMENT = 1,
+  OPBRIDGE_NOT_SUPPORTED = 2,
+  OPBRIDGE_OUT_OF_MEMORY = 3,
+  OPBRIDGE_DEVICE = 4,
+  OPBRIDGE_INTERNAL = 5
+};
 
 typedef struct OpbridgeError {
-  uint32_t size;   /* sizeof(OpbridgeError), set by the caller */
-  int32_t kind;    /* as returned */
+  uint32_t size;      /* sizeof(OpbridgeError), set by the caller */
+  int32_t kind;       /* as returned */
   char message[2040]; /* UTF-8, null-terminated, cut at the end if need be */
 } OpbridgeError;
 
-/* Laid out as DLPack's DLTensor: one may be passed for the other. Must be contiguous and row-major: `strides` null, or
- * the strides of a contiguous tensor. device_type: 1 CPU, 2 CUDA. dtype_code: 0 int, 1 uint, 2 float, 4 bfloat, 6 bool.
- * shape_infer and workspace_bytes ignore `data`. */
+/* Laid out as DLPack's DLTensor: one may be passed for the other. Must be contiguous and row-major: `strides`
+ * null, or the strides of a contiguous tensor. device_type: 1 CPU, 2 CUDA. dtype_code: 0 int, 1 uint, 2
+ * float, 4 bfloat, 6 bool. shape_infer and workspace_bytes ignore `data`. */
 typedef struct OpbridgeTensor {
   void* data;
   int32_t device_type;
@@ -69,12 +74,15 @@ typedef struct OpbridgeAttribute {
 /* What a host offers to one compute(). Zero-initialise, set `size`, fill what you have. */
 typedef struct OpbridgeHost {
   uint32_t size;
-  int32_t threads; /* for the library's own threads, where parallel_for is null: 0 as many as the machine has */
-  void* stream;    /* cudaStream_t; null is the default stream */
+  int32_t
+      threads;  /* for the library's own threads, where parallel_for is null: 0 as many as the machine has */
+  void* stream; /* cudaStream_t; null is the default stream */
   void* workspace; /* at least workspace_bytes(), aligned to 256, on the tensors' device */
   size_t workspace_bytes;
-  /* Runs task(data, chunk) for each chunk in [0, chunks) and returns when all are done; null: the library's own. */
-  void (*parallel_for)(void* parallel_host, void (*task)(void* data, size_t chunk), size_t chunks, void* data);
+  /* Runs task(data, chunk) for each chunk in [0, chunks) and returns when all are done; null: the library's
+   * own. */
+  void (*parallel_for)(void* parallel_host, void (*task)(void* data, size_t chunk), size_t chunks,
+                       void* data);
   void* parallel_host;
 } OpbridgeHost;
 
@@ -86,28 +94,30 @@ typedef struct OpbridgeLibrary {
   uint32_t abi_version;
   const char* manifest; /* JSON, UTF-8; docs/manifest.md */
 
-  /* Looks up an operator by its ONNX name. Attributes not given take their defaults. `node_name` may be null. */
-  int32_t (*create_node)(const char* op, const char* node_name, const OpbridgeAttribute* attributes, size_t count,
-                         OpbridgeNode** node, OpbridgeError* error);
+  /* Looks up an operator by its ONNX name. Attributes not given take their defaults. `node_name` may be null.
+   */
+  int32_t (*create_node)(const char* op, const char* node_name, const OpbridgeAttribute* attributes,
+                         size_t count, OpbridgeNode** node, OpbridgeError* error);
   void (*destroy_node)(OpbridgeNode* node);
 
-  /* Checks the inputs (an absent optional one is a null pointer) and fills one spec for each declared output. */
+  /* Checks the inputs (an absent optional one is a null pointer) and fills one spec for each declared output.
+   */
   int32_t (*infer)(const OpbridgeNode* node, const OpbridgeTensor* const* inputs, size_t input_count,
                    OpbridgeTensorSpec* outputs, size_t output_count, OpbridgeError* error);
 
-  int32_t (*workspace_bytes)(const OpbridgeNode* node, const OpbridgeTensor* const* inputs, size_t input_count,
-                             int32_t device_type, size_t* bytes, OpbridgeError* error);
+  int32_t (*workspace_bytes)(const OpbridgeNode* node, const OpbridgeTensor* const* inputs,
+                             size_t input_count, int32_t device_type, size_t* bytes, OpbridgeError* error);
 
-  /* Computes. Outputs are allocated by the caller as infer() said; an optional output that is not wanted is null.
-   * On CUDA the work is only enqueued on host->stream. */
+  /* Computes. Outputs are allocated by the caller as infer() said; an optional output that is not wanted is
+   * null. On CUDA the work is only enqueued on host->stream. */
   int32_t (*compute)(const OpbridgeNode* node, const OpbridgeTensor* const* inputs, size_t input_count,
                      const OpbridgeTensor* const* outputs, size_t output_count, const OpbridgeHost* host,
                      OpbridgeError* error);
 } OpbridgeLibrary;
 
-/* The library's only entry besides ONNX Runtime's RegisterCustomOps. Null, with `error` filled, when `abi_version` is
- * newer than the library knows or when one of its own declarations is wrong. The result lives as long as the library
- * is loaded. */
+/* The library's only entry besides ONNX Runtime's RegisterCustomOps. Null, with `error` filled, when
+ * `abi_version` is newer than the library knows or when one of its own declarations is wrong. The result
+ * lives as long as the library is loaded. */
 const OpbridgeLibrary* opbridge_get_library(uint32_t abi_version, OpbridgeError* error);
 
 #ifdef __cplusplus

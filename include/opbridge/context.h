@@ -15,11 +15,12 @@ namespace opbridge {
 
 enum class Device : int32_t { kCpu = 1, kCuda = 2 };  // DLPack's codes
 
-/// Runs task(data, chunk) for every chunk in [0, chunks), in any order, on any threads; returns when all are done.
+/// Runs task(data, chunk) for every chunk in [0, chunks), in any order, on any threads; returns when all are
+/// done.
 using ParallelFor = void (*)(void* host, void (*task)(void* data, size_t chunk), size_t chunks, void* data);
 
-/// One call of an operator. Shapes, dtypes and attributes have been checked against the signature; output tensors are
-/// allocated. Arguments are numbered as declared; attributes are found by name.
+/// One call of an operator. Shapes, dtypes and attributes have been checked against the signature; output
+/// tensors are allocated. Arguments are numbered as declared; attributes are found by name.
 class Call {
  public:
   // --- arguments
@@ -43,7 +44,9 @@ class Call {
   int64_t attr_int(std::string_view name) const { return attribute(name, AttributeType::kInt).i; }
   float attr_float(std::string_view name) const { return attribute(name, AttributeType::kFloat).f; }
   bool attr_bool(std::string_view name) const { return attribute(name, AttributeType::kBool).i != 0; }
-  const std::string& attr_string(std::string_view name) const { return attribute(name, AttributeType::kString).s; }
+  const std::string& attr_string(std::string_view name) const {
+    return attribute(name, AttributeType::kString).s;
+  }
   /// Index of a string attribute's value in its declared set.
   int attr_choice(std::string_view name) const {
     return static_cast<int>(attribute(name, AttributeType::kString).i);
@@ -62,12 +65,14 @@ class Call {
   size_t workspace_bytes() const { return workspace_bytes_; }
   /// cudaStream_t on CUDA. Launch there and never synchronise. Null is CUDA's default stream.
   void* stream() const { return stream_; }
-  /// The CUDA device of the tensors, or -1 where the host has made it current. It is current while a kernel runs.
+  /// The CUDA device of the tensors, or -1 where the host has made it current. It is current while a kernel
+  /// runs.
   int device_id() const { return device_id_; }
 
-  /// Calls body(begin, end) for consecutive pieces of [0, n), each of `grain` items (the last may be shorter), possibly
-  /// at the same time on several threads of the host. The pieces depend on n and grain alone, never on the number of
-  /// threads, so that results can be made independent of it. A piece worth less than about 20 microseconds is too small.
+  /// Calls body(begin, end) for consecutive pieces of [0, n), each of `grain` items (the last may be
+  /// shorter), possibly at the same time on several threads of the host. The pieces depend on n and grain
+  /// alone, never on the number of threads, so that results can be made independent of it. A piece worth less
+  /// than about 20 microseconds is too small.
   template <class Body>
   void parallel_for(int64_t n, int64_t grain, const Body& body) const {
     if (n <= 0) return;
@@ -116,7 +121,8 @@ class Call {
 template <class... Types, class F>
 void dispatch(DType dtype, F&& f) {
   const bool found = ((dtype == DTypeOf<Types>::value && (f(Types{}), true)) || ...);
-  if (!found) throw Error(ErrorKind::kInternal, std::string("no kernel for element type ") + dtype_name(dtype));
+  if (!found)
+    throw Error(ErrorKind::kInternal, std::string("no kernel for element type ") + dtype_name(dtype));
 }
 
 }  // namespace opbridge

@@ -1,13 +1,15 @@
 // Declares operators. An operator's folder <op>/ holds <op>_cpu.cpp with
 //
 //   OPBRIDGE_OPERATORS(my_clip) {
-//     return {opbridge::Operator(R"(my_clip(x: T[*S], ...) -> y: T[*S] where T in {f32, f64} grad: my_clip_grad)")
+//     return {opbridge::Operator(R"(my_clip(x: T[*S], ...) -> y: T[*S] where T in {f32, f64} grad:
+//     my_clip_grad)")
 //                 .cpu(clip_cpu)
 //                 .cuda(OPBRIDGE_CUDA_KERNEL(clip_cuda)),
 //             opbridge::Operator(R"(my_clip_grad(...) -> ...)").cpu(clip_grad_cpu)};
 //   }
 //
-// and CMake's opbridge_add_library(my_custom_ops DOMAIN my_namespace VERSION 1 OPS my_clip) makes the library of it.
+// and CMake's opbridge_add_library(my_custom_ops DOMAIN my_namespace VERSION 1 OPS my_clip) makes the library
+// of it.
 #pragma once
 
 #include <string>
@@ -20,8 +22,9 @@
 
 namespace opbridge {
 
-/// Computes the outputs of one call. Allocates nothing, never synchronises, reports by throwing Error. On CUDA it only
-/// launches: whether the device can do the work is decided by shapes and attributes, never by data.
+/// Computes the outputs of one call. Allocates nothing, never synchronises, reports by throwing Error. On
+/// CUDA it only launches: whether the device can do the work is decided by shapes and attributes, never by
+/// data.
 using Kernel = void (*)(const Call& call);
 
 /// Bytes of workspace a call needs. Sees shapes, dtypes, attributes and device; every data pointer is null.

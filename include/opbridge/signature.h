@@ -39,11 +39,11 @@ struct Argument {
   std::string name;
   std::string doc;
   bool optional = false;
-  bool variadic = false;  // the last input: one or more tensors of one type
-  bool host = false;      // a CUDA kernel reads it on the host
-  std::string dtype;      // as written: "T" or "f32"
-  int type_variable = -1;          // index into Signature::type_variables, or -1
-  DType concrete = DType::f32;     // when type_variable < 0
+  bool variadic = false;             // the last input: one or more tensors of one type
+  bool host = false;                 // a CUDA kernel reads it on the host
+  std::string dtype;                 // as written: "T" or "f32"
+  int type_variable = -1;            // index into Signature::type_variables, or -1
+  DType concrete = DType::f32;       // when type_variable < 0
   std::vector<ShapePattern> shapes;  // at least one; outputs have exactly one
 };
 
@@ -53,8 +53,8 @@ const char* attribute_type_name(AttributeType type);
 /// The value of an attribute; `type` says which members count.
 struct AttributeValue {
   AttributeType type = AttributeType::kInt;
-  int64_t i = 0;    // kInt, kBool, and for kString the index into Attribute::choices
-  float f = 0;      // floats are float32 in every host
+  int64_t i = 0;  // kInt, kBool, and for kString the index into Attribute::choices
+  float f = 0;    // floats are float32 in every host
   std::string s;
   std::vector<int64_t> ints;
   std::vector<float> floats;

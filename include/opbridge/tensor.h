@@ -96,10 +96,10 @@ OPBRIDGE_HD bf16::bf16(float v) {
 
 template <class T>
 struct DTypeOf;
-#define OPBRIDGE_DTYPE_OF(type, name)              \
-  template <>                                      \
-  struct DTypeOf<type> {                           \
-    static constexpr DType value = DType::name;    \
+#define OPBRIDGE_DTYPE_OF(type, name)           \
+  template <>                                   \
+  struct DTypeOf<type> {                        \
+    static constexpr DType value = DType::name; \
   };
 OPBRIDGE_DTYPE_OF(f16, f16)
 OPBRIDGE_DTYPE_OF(bf16, bf16)
@@ -116,8 +116,8 @@ OPBRIDGE_DTYPE_OF(uint64_t, u64)
 OPBRIDGE_DTYPE_OF(bool, boolean)
 #undef OPBRIDGE_DTYPE_OF
 
-/// A tensor as hosts hand it over: contiguous, row-major. `present` is false for an optional one that is absent;
-/// `data` may be null for a present tensor of zero elements.
+/// A tensor as hosts hand it over: contiguous, row-major. `present` is false for an optional one that is
+/// absent; `data` may be null for a present tensor of zero elements.
 struct TensorArg {
   void* data;
   const int64_t* shape;

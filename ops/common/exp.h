@@ -1,5 +1,5 @@
-// exp(x) for x <= 0, the same bits on every device and with every SIMD width: only additions, multiplications and bit
-// shifts, in one order. Accurate to 2 units in the last place.
+// exp(x) for x <= 0, the same bits on every device and with every SIMD width: only additions, multiplications
+// and bit shifts, in one order. Accurate to 2 units in the last place.
 #pragma once
 
 #include <cstdint>
@@ -53,7 +53,8 @@ OPBRIDGE_HD C exp_nonpositive(C x) {
   memcpy(&bits, &shifted, sizeof bits);
   memcpy(&one, &unit, sizeof one);
   // Unsigned: what is pushed out at the top is meant to go.
-  const typename K::Bits scale_bits = static_cast<typename K::Bits>(static_cast<uint64_t>(bits) << K::kMantissaBits) + one;
+  const typename K::Bits scale_bits =
+      static_cast<typename K::Bits>(static_cast<uint64_t>(bits) << K::kMantissaBits) + one;
   C scale;
   memcpy(&scale, &scale_bits, sizeof scale);
   return e * scale;

@@ -1,14 +1,13 @@
-// The two inner loops of mean shift are compiled for several SIMD targets and chosen at run time; what they compute does
-// not depend on the target.
+// The two inner loops of mean shift are compiled for several SIMD targets and chosen at run time; what they
+// compute does not depend on the target.
 #include "opbridge/op.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "common/mean_shift.cpp"
-#include "common/simd.h"
-
 #include "common/exp.h"
 #include "common/mean_shift.h"
 #include "common/points.h"
+#include "common/simd.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace pvn3d {
@@ -37,7 +36,8 @@ V exp_nonpositive_v(D d, V x) {
 
 // out = { sum w, sum w dx, sum w dy, sum w dz } over the votes around (cx, cy, cz), w = exp(scale * d^2).
 template <class C>
-void weighted_sums(const C* HWY_RESTRICT x, const C* HWY_RESTRICT y, const C* HWY_RESTRICT z, int64_t n, C cx, C cy, C cz, C scale, C* out) {
+void weighted_sums(const C* HWY_RESTRICT x, const C* HWY_RESTRICT y, const C* HWY_RESTRICT z, int64_t n, C cx,
+                   C cy, C cz, C scale, C* out) {
   const Tag<C> d;
   const int64_t width = static_cast<int64_t>(hn::Lanes(d));
   HWY_ALIGN C lanes[4][kLanes] = {};
@@ -46,22 +46,28 @@ void weighted_sums(const C* HWY_RESTRICT x, const C* HWY_RESTRICT y, const C* HW
     const int64_t count = n - block < kLanes ? n - block : kLanes;
     for (int64_t i = 0; i < count; i += width) {
       const int64_t j = block + i;
-      const auto dx = hn::Sub(hn::LoadU(d, x + j), vx), dy = hn::Sub(hn::LoadU(d, y + j), vy), dz = hn::Sub(hn::LoadU(d, z + j), vz);
+      const auto dx = hn::Sub(hn::LoadU(d, x + j), vx), dy = hn::Sub(hn::LoadU(d, y + j), vy),
+                 dz = hn::Sub(hn::LoadU(d, z + j), vz);
       const auto d2 = hn::Add(hn::Add(hn::Mul(dx, dx), hn::Mul(dy, dy)), hn::Mul(dz, dz));
       auto w = exp_nonpositive_v(d, hn::Mul(d2, vs));
-      if (i + width > count) w = hn::IfThenElseZero(hn::FirstN(d, static_cast<size_t>(count - i)), w);  // past the end
+      if (i + width > count)
+        w = hn::IfThenElseZero(hn::FirstN(d, static_cast<size_t>(count - i)), w);  // past the end
       // Where the weight is 0 the product is made 0 too: what is read past the end may be anything.
       const auto used = hn::Gt(w, hn::Zero(d));
       hn::Store(hn::Add(hn::Load(d, lanes[0] + i), w), d, lanes[0] + i);
-      hn::Store(hn::Add(hn::Load(d, lanes[1] + i), hn::IfThenElseZero(used, hn::Mul(w, dx))), d, lanes[1] + i);
-      hn::Store(hn::Add(hn::Load(d, lanes[2] + i), hn::IfThenElseZero(used, hn::Mul(w, dy))), d, lanes[2] + i);
-      hn::Store(hn::Add(hn::Load(d, lanes[3] + i), hn::IfThenElseZero(used, hn::Mul(w, dz))), d, lanes[3] + i);
+      hn::Store(hn::Add(hn::Load(d, lanes[1] + i), hn::IfThenElseZero(used, hn::Mul(w, dx))), d,
+                lanes[1] + i);
+      hn::Store(hn::Add(hn::Load(d, lanes[2] + i), hn::IfThenElseZero(used, hn::Mul(w, dy))), d,
+                lanes[2] + i);
+      hn::Store(hn::Add(hn::Load(d, lanes[3] + i), hn::IfThenElseZero(used, hn::Mul(w, dz))), d,
+                lanes[3] + i);
     }
   }
   for (int q = 0; q < 4; ++q) {
     for (int64_t half = kLanes / 2; half > 0; half /= 2) {
       if (half >= width) {
-        for (int64_t i = 0; i < half; i += width) hn::Store(hn::Add(hn::Load(d, lanes[q] + i), hn::Load(d, lanes[q] + half + i)), d, lanes[q] + i);
+        for (int64_t i = 0; i < half; i += width)
+          hn::Store(hn::Add(hn::Load(d, lanes[q] + i), hn::Load(d, lanes[q] + half + i)), d, lanes[q] + i);
       } else {
         for (int64_t i = 0; i < half; ++i) lanes[q][i] += lanes[q][half + i];
       }
@@ -72,8 +78,8 @@ void weighted_sums(const C* HWY_RESTRICT x, const C* HWY_RESTRICT y, const C* HW
 
 // counts[i] += votes of [begin, end) closer than sqrt(h2) to vote i, for i of [first, last).
 template <class C>
-void count_closer(const C* HWY_RESTRICT x, const C* HWY_RESTRICT y, const C* HWY_RESTRICT z, int64_t first, int64_t last, int64_t begin,
-                  int64_t end, C h2, int32_t* HWY_RESTRICT counts) {
+void count_closer(const C* HWY_RESTRICT x, const C* HWY_RESTRICT y, const C* HWY_RESTRICT z, int64_t first,
+                  int64_t last, int64_t begin, int64_t end, C h2, int32_t* HWY_RESTRICT counts) {
   const Tag<C> d;
   const int64_t width = static_cast<int64_t>(hn::Lanes(d));
   const auto limit = hn::Set(d, h2), one = hn::Set(d, C(1));
@@ -82,7 +88,8 @@ void count_closer(const C* HWY_RESTRICT x, const C* HWY_RESTRICT y, const C* HWY
     auto sum = hn::Zero(d);  // whole numbers, exact far beyond any bucket's size
     int64_t j = begin;
     for (; j + width <= end; j += width) {
-      const auto dx = hn::Sub(hn::LoadU(d, x + j), px), dy = hn::Sub(hn::LoadU(d, y + j), py), dz = hn::Sub(hn::LoadU(d, z + j), pz);
+      const auto dx = hn::Sub(hn::LoadU(d, x + j), px), dy = hn::Sub(hn::LoadU(d, y + j), py),
+                 dz = hn::Sub(hn::LoadU(d, z + j), pz);
       const auto d2 = hn::Add(hn::Add(hn::Mul(dx, dx), hn::Mul(dy, dy)), hn::Mul(dz, dz));
       sum = hn::Add(sum, hn::IfThenElseZero(hn::Lt(d2, limit), one));
     }
@@ -92,16 +99,20 @@ void count_closer(const C* HWY_RESTRICT x, const C* HWY_RESTRICT y, const C* HWY
   }
 }
 
-void weighted_sums_f32(const float* x, const float* y, const float* z, int64_t n, float cx, float cy, float cz, float scale, float* out) {
+void weighted_sums_f32(const float* x, const float* y, const float* z, int64_t n, float cx, float cy,
+                       float cz, float scale, float* out) {
   weighted_sums(x, y, z, n, cx, cy, cz, scale, out);
 }
-void weighted_sums_f64(const double* x, const double* y, const double* z, int64_t n, double cx, double cy, double cz, double scale, double* out) {
+void weighted_sums_f64(const double* x, const double* y, const double* z, int64_t n, double cx, double cy,
+                       double cz, double scale, double* out) {
   weighted_sums(x, y, z, n, cx, cy, cz, scale, out);
 }
-void count_closer_f32(const float* x, const float* y, const float* z, int64_t first, int64_t last, int64_t begin, int64_t end, float h2, int32_t* counts) {
+void count_closer_f32(const float* x, const float* y, const float* z, int64_t first, int64_t last,
+                      int64_t begin, int64_t end, float h2, int32_t* counts) {
   count_closer(x, y, z, first, last, begin, end, h2, counts);
 }
-void count_closer_f64(const double* x, const double* y, const double* z, int64_t first, int64_t last, int64_t begin, int64_t end, double h2, int32_t* counts) {
+void count_closer_f64(const double* x, const double* y, const double* z, int64_t first, int64_t last,
+                      int64_t begin, int64_t end, double h2, int32_t* counts) {
   count_closer(x, y, z, first, last, begin, end, h2, counts);
 }
 
@@ -118,22 +129,27 @@ namespace pvn3d {
 
 namespace {
 
-#define BEST_TARGET(f) \
-  best_target<decltype(&HWY_STATIC_DISPATCH(f))>(HWY_CHOOSE_FALLBACK(f), HWY_CHOOSE_SSE4(f), HWY_CHOOSE_AVX2(f), HWY_CHOOSE_AVX3(f))
+#define BEST_TARGET(f)                                                                       \
+  best_target<decltype(&HWY_STATIC_DISPATCH(f))>(HWY_CHOOSE_FALLBACK(f), HWY_CHOOSE_SSE4(f), \
+                                                 HWY_CHOOSE_AVX2(f), HWY_CHOOSE_AVX3(f))
 
-void weighted_sums(const float* x, const float* y, const float* z, int64_t n, const float* c, float scale, float* out) {
+void weighted_sums(const float* x, const float* y, const float* z, int64_t n, const float* c, float scale,
+                   float* out) {
   static const auto best = BEST_TARGET(weighted_sums_f32);
   best(x, y, z, n, c[0], c[1], c[2], scale, out);
 }
-void weighted_sums(const double* x, const double* y, const double* z, int64_t n, const double* c, double scale, double* out) {
+void weighted_sums(const double* x, const double* y, const double* z, int64_t n, const double* c,
+                   double scale, double* out) {
   static const auto best = BEST_TARGET(weighted_sums_f64);
   best(x, y, z, n, c[0], c[1], c[2], scale, out);
 }
-void count_closer(const float* x, const float* y, const float* z, int64_t first, int64_t last, int64_t begin, int64_t end, float h2, int32_t* counts) {
+void count_closer(const float* x, const float* y, const float* z, int64_t first, int64_t last, int64_t begin,
+                  int64_t end, float h2, int32_t* counts) {
   static const auto best = BEST_TARGET(count_closer_f32);
   best(x, y, z, first, last, begin, end, h2, counts);
 }
-void count_closer(const double* x, const double* y, const double* z, int64_t first, int64_t last, int64_t begin, int64_t end, double h2, int32_t* counts) {
+void count_closer(const double* x, const double* y, const double* z, int64_t first, int64_t last,
+                  int64_t begin, int64_t end, double h2, int32_t* counts) {
   static const auto best = BEST_TARGET(count_closer_f64);
   best(x, y, z, first, last, begin, end, h2, counts);
 }
@@ -156,7 +172,8 @@ C update(const C* x, const C* y, const C* z, int64_t n, C h2, C* c) {
   return std::sqrt(squared_norm(dx, dy, dz));
 }
 
-// ------------------------------------------------------------------------------------------- counting neighbours
+// ------------------------------------------------------------------------------------------- counting
+// neighbours
 
 constexpr int64_t kBucket = 32;
 
@@ -180,8 +197,8 @@ Box<C> bounds(const C* x, const C* y, const C* z, int64_t begin, int64_t end) {
 // The bits of a cell number of 4 bits, three apart.
 uint32_t spread(uint32_t v) { return (v & 1) | (v & 2) << 2 | (v & 4) << 4 | (v & 8) << 6; }
 
-// Orders the votes along a Z-curve through cells of a quarter bandwidth around their middle, so that buckets of
-// neighbours come out. Any order gives the same counts; this one gives them fast.
+// Orders the votes along a Z-curve through cells of a quarter bandwidth around their middle, so that buckets
+// of neighbours come out. Any order gives the same counts; this one gives them fast.
 template <class C>
 void sort_votes(const MeanShiftMemory<C>& m, int64_t n, C h) {
   constexpr int kBits = 4, kCells = 1 << (3 * kBits);
@@ -211,8 +228,9 @@ void sort_votes(const MeanShiftMemory<C>& m, int64_t n, C h) {
   for (int64_t i = 0; i < n; ++i) m.order[start[key[i]]++] = static_cast<int32_t>(i);
 }
 
-// m.counts = for each vote the number of votes closer than the bandwidth. Pairs of buckets are decided as a whole where
-// their boxes allow it. That is exact without a margin: the bounds are computed as distances are, and rounding is monotonic.
+// m.counts = for each vote the number of votes closer than the bandwidth. Pairs of buckets are decided as a
+// whole where their boxes allow it. That is exact without a margin: the bounds are computed as distances are,
+// and rounding is monotonic.
 template <class C>
 void count_neighbors(const MeanShiftMemory<C>& m, int64_t n, C h, C h2) {
   if (n <= 4 * kBucket) {
@@ -239,14 +257,17 @@ void count_neighbors(const MeanShiftMemory<C>& m, int64_t n, C h, C h2) {
     for (int64_t b = 0; b < buckets; ++b) {
       C nearest = 0, farthest = 0;
       for (int k = 0; k < 3; ++k) {
-        const C gap = std::max({boxes[b].low[k] - boxes[a].high[k], boxes[a].low[k] - boxes[b].high[k], C(0)});
+        const C gap =
+            std::max({boxes[b].low[k] - boxes[a].high[k], boxes[a].low[k] - boxes[b].high[k], C(0)});
         const C span = std::max(boxes[b].high[k] - boxes[a].low[k], boxes[a].high[k] - boxes[b].low[k]);
         nearest += gap * gap;
         farthest += span * span;
       }
       if (nearest >= h2) continue;
-      if (farthest < h2) whole += static_cast<int32_t>(end_of(b) - b * kBucket);
-      else count_closer(x, y, z, a * kBucket, end_of(a), b * kBucket, end_of(b), h2, m.counts);
+      if (farthest < h2)
+        whole += static_cast<int32_t>(end_of(b) - b * kBucket);
+      else
+        count_closer(x, y, z, a * kBucket, end_of(a), b * kBucket, end_of(b), h2, m.counts);
     }
     for (int64_t i = a * kBucket; i < end_of(a); ++i) m.counts[i] += whole;
   }

@@ -1,4 +1,5 @@
-// Mean shift on a set of votes: the densest vote, and the centre that it moves to. See vote_aggregate.h for the contract.
+// Mean shift on a set of votes: the densest vote, and the centre that it moves to. See vote_aggregate.h for
+// the contract.
 #pragma once
 
 #include <cstddef>
@@ -20,15 +21,20 @@ struct MeanShiftOptions {
 template <class C>
 struct MeanShiftMemory {
   MeanShiftMemory(Arena& arena, int64_t n)
-      : x(arena.take<C>(n + kPadding)), y(arena.take<C>(n + kPadding)), z(arena.take<C>(n + kPadding)), moved(arena.take<C>(3 * n + kPadding)),
-        sorted(arena.take<C>(3 * n + kPadding)), order(arena.take<int32_t>(n)), counts(arena.take<int32_t>(n)) {}
+      : x(arena.take<C>(n + kPadding)),
+        y(arena.take<C>(n + kPadding)),
+        z(arena.take<C>(n + kPadding)),
+        moved(arena.take<C>(3 * n + kPadding)),
+        sorted(arena.take<C>(3 * n + kPadding)),
+        order(arena.take<int32_t>(n)),
+        counts(arena.take<int32_t>(n)) {}
 
   static constexpr int64_t kPadding = 16;  // vectors may be read past the end
-  C *x, *y, *z;     // the votes; the caller fills them
-  C* moved;         // scratch: seeds on their way
-  C* sorted;        // scratch: votes in buckets
-  int32_t* order;   // scratch: which vote stands where in `sorted`
-  int32_t* counts;  // out: votes closer than the bandwidth, itself included
+  C *x, *y, *z;                            // the votes; the caller fills them
+  C* moved;                                // scratch: seeds on their way
+  C* sorted;                               // scratch: votes in buckets
+  int32_t* order;                          // scratch: which vote stands where in `sorted`
+  int32_t* counts;                         // out: votes closer than the bandwidth, itself included
 };
 
 template <class C>
@@ -38,14 +44,17 @@ struct MeanShiftResult {
   int64_t count;  // its votes
 };
 
-/// Order of sums: votes j, j + 256, j + 512, ... in lane j, then the lanes pairwise. Any device can follow it.
+/// Order of sums: votes j, j + 256, j + 512, ... in lane j, then the lanes pairwise. Any device can follow
+/// it.
 constexpr int64_t kLanes = 256;
 
 /// Finds the centre of the n finite votes in `m`. Blurring leaves the moved votes in m.x, m.y and m.z.
 template <class C>
 MeanShiftResult<C> mean_shift(const MeanShiftMemory<C>& m, int64_t n, const MeanShiftOptions& options);
 
-extern template MeanShiftResult<float> mean_shift(const MeanShiftMemory<float>&, int64_t, const MeanShiftOptions&);
-extern template MeanShiftResult<double> mean_shift(const MeanShiftMemory<double>&, int64_t, const MeanShiftOptions&);
+extern template MeanShiftResult<float> mean_shift(const MeanShiftMemory<float>&, int64_t,
+                                                  const MeanShiftOptions&);
+extern template MeanShiftResult<double> mean_shift(const MeanShiftMemory<double>&, int64_t,
+                                                   const MeanShiftOptions&);
 
 }  // namespace pvn3d

@@ -1,5 +1,5 @@
-// The best rotation between two centred point sets, from their 3x3 cross-covariance. Double precision, no iteration
-// without a bound, no library: one function for CPU threads and CUDA threads.
+// The best rotation between two centred point sets, from their 3x3 cross-covariance. Double precision, no
+// iteration without a bound, no library: one function for CPU threads and CUDA threads.
 #pragma once
 
 #include <cmath>
@@ -11,9 +11,10 @@ namespace pvn3d {
 
 /// What a pose solution is worth.
 enum PoseValid : int32_t {
-  kNoPose = 0,      // nothing to align, or a number that is not finite: identity
-  kPose = 1,        // the pose
-  kOneOfMany = 2,   // a best pose, but not the only one: points on a line, coincident, or mirrored without preference
+  kNoPose = 0,  // nothing to align, or a number that is not finite: identity
+  kPose = 1,    // the pose
+  kOneOfMany =
+      2,  // a best pose, but not the only one: points on a line, coincident, or mirrored without preference
 };
 
 /// Rotation matrix, row-major, of the unit quaternion (w, x, y, z).
@@ -24,7 +25,8 @@ OPBRIDGE_HD void quaternion_to_matrix(const double* q, double* r) {
   r[6] = 2 * (x * z - w * y), r[7] = 2 * (y * z + w * x), r[8] = 1 - 2 * (x * x + y * y);
 }
 
-/// Eigenvalues (on the diagonal of a) and eigenvectors (columns of v) of a symmetric N x N matrix: cyclic Jacobi.
+/// Eigenvalues (on the diagonal of a) and eigenvectors (columns of v) of a symmetric N x N matrix: cyclic
+/// Jacobi.
 template <int N>
 OPBRIDGE_HD void jacobi_eigen(double (&a)[N][N], double (&v)[N][N]) {
   for (int i = 0; i < N; ++i) {
@@ -70,8 +72,10 @@ OPBRIDGE_HD void cofactors(const double (&m)[4][4], int row, double* out) {
   const double* c = m[p];
   const double* d = m[q];
   const double* b = m[o];
-  const double t01 = c[0] * d[1] - c[1] * d[0], t02 = c[0] * d[2] - c[2] * d[0], t03 = c[0] * d[3] - c[3] * d[0];
-  const double t12 = c[1] * d[2] - c[2] * d[1], t13 = c[1] * d[3] - c[3] * d[1], t23 = c[2] * d[3] - c[3] * d[2];
+  const double t01 = c[0] * d[1] - c[1] * d[0], t02 = c[0] * d[2] - c[2] * d[0],
+               t03 = c[0] * d[3] - c[3] * d[0];
+  const double t12 = c[1] * d[2] - c[2] * d[1], t13 = c[1] * d[3] - c[3] * d[1],
+               t23 = c[2] * d[3] - c[3] * d[2];
   const double sign = row % 2 == 0 ? 1 : -1;
   out[0] = sign * (b[1] * t23 - b[2] * t13 + b[3] * t12);
   out[1] = -sign * (b[0] * t23 - b[2] * t03 + b[3] * t02);
@@ -79,16 +83,18 @@ OPBRIDGE_HD void cofactors(const double (&m)[4][4], int row, double* out) {
   out[3] = -sign * (b[0] * t12 - b[1] * t02 + b[2] * t01);
 }
 
-/// The unit eigenvector of the largest eigenvalue of Horn's matrix of h, where that stands clear of the others: Newton's
-/// method on the characteristic polynomial, which falls from above without overshooting (Theobald 2005). False where it
-/// does not stand clear; then Jacobi's method takes over.
+/// The unit eigenvector of the largest eigenvalue of Horn's matrix of h, where that stands clear of the
+/// others: Newton's method on the characteristic polynomial, which falls from above without overshooting
+/// (Theobald 2005). False where it does not stand clear; then Jacobi's method takes over.
 OPBRIDGE_HD bool dominant_quaternion(const double* h, const double (&a)[4][4], double* q) {
   double norm2 = 0;
   for (int i = 0; i < 9; ++i) norm2 += h[i] * h[i];
-  const double det_h = h[0] * (h[4] * h[8] - h[5] * h[7]) - h[1] * (h[3] * h[8] - h[5] * h[6]) + h[2] * (h[3] * h[7] - h[4] * h[6]);
+  const double det_h = h[0] * (h[4] * h[8] - h[5] * h[7]) - h[1] * (h[3] * h[8] - h[5] * h[6]) +
+                       h[2] * (h[3] * h[7] - h[4] * h[6]);
   double c[4];
   cofactors(a, 0, c);
-  const double c2 = -2 * norm2, c1 = -8 * det_h, c0 = a[0][0] * c[0] + a[0][1] * c[1] + a[0][2] * c[2] + a[0][3] * c[3];
+  const double c2 = -2 * norm2, c1 = -8 * det_h,
+               c0 = a[0][0] * c[0] + a[0][1] * c[1] + a[0][2] * c[2] + a[0][3] * c[3];
   double x = sqrt(3 * norm2), slope = 0;  // the sum of the singular values is at most this
   for (int i = 0; i < 30; ++i) {
     const double x2 = x * x, value = ((x2 + c2) * x + c1) * x + c0;
@@ -116,9 +122,10 @@ OPBRIDGE_HD bool dominant_quaternion(const double* h, const double (&a)[4][4], d
   return false;
 }
 
-/// h = sum w (a - mean a)(b - mean b)^T, row-major -> the rotation r (row-major, det +1) that maximises trace(r h), and
-/// how far it is determined. Horn 1987: r's quaternion is the eigenvector of the largest eigenvalue of a 4x4 matrix. Its
-/// two largest eigenvalues differ by 2 (s1 + d s2) and add up to 2 s0, in singular values s0 >= s1 >= s2 and d = +-1.
+/// h = sum w (a - mean a)(b - mean b)^T, row-major -> the rotation r (row-major, det +1) that maximises
+/// trace(r h), and how far it is determined. Horn 1987: r's quaternion is the eigenvector of the largest
+/// eigenvalue of a 4x4 matrix. Its two largest eigenvalues differ by 2 (s1 + d s2) and add up to 2 s0, in
+/// singular values s0 >= s1 >= s2 and d = +-1.
 OPBRIDGE_HD PoseValid best_rotation(const double* h, double* r) {
   for (int i = 0; i < 9; ++i) r[i] = i % 4 == 0;
   double largest = 0;
@@ -131,7 +138,8 @@ OPBRIDGE_HD PoseValid best_rotation(const double* h, double* r) {
   if (!is_finite(s)) return kOneOfMany;
   double k[9];
   for (int i = 0; i < 9; ++i) k[i] = h[i] * s;
-  const double xx = k[0], xy = k[1], xz = k[2], yx = k[3], yy = k[4], yz = k[5], zx = k[6], zy = k[7], zz = k[8];
+  const double xx = k[0], xy = k[1], xz = k[2], yx = k[3], yy = k[4], yz = k[5], zx = k[6], zy = k[7],
+               zz = k[8];
   double a[4][4] = {{xx + yy + zz, yz - zy, zx - xz, xy - yx},
                     {yz - zy, xx - yy - zz, xy + yx, zx + xz},
                     {zx - xz, xy + yx, -xx + yy - zz, yz + zy},
@@ -156,7 +164,8 @@ OPBRIDGE_HD PoseValid best_rotation(const double* h, double* r) {
   return gap > 2e-9 * sum ? kPose : kOneOfMany;
 }
 
-/// Weighted means of two point sets and their cross-covariance h = sum w (a - mean a)(b - mean b)^T, row-major.
+/// Weighted means of two point sets and their cross-covariance h = sum w (a - mean a)(b - mean b)^T,
+/// row-major.
 struct Covariance {
   double total = 0, mean_a[3] = {0, 0, 0}, mean_b[3] = {0, 0, 0}, h[9] = {0, 0, 0, 0, 0, 0, 0, 0, 0};
 
@@ -186,7 +195,8 @@ struct Covariance {
   OPBRIDGE_HD bool valid() const { return total > 0 && is_finite(total); }
 };
 
-/// The alignment b = r a + t with the least weighted squared error. Where it returns kNoPose, r is the identity and t 0.
+/// The alignment b = r a + t with the least weighted squared error. Where it returns kNoPose, r is the
+/// identity and t 0.
 OPBRIDGE_HD PoseValid align(const Covariance& c, double* r, double* t) {
   const PoseValid worth = c.valid() ? best_rotation(c.h, r) : kNoPose;
   if (worth == kNoPose) {
@@ -194,7 +204,8 @@ OPBRIDGE_HD PoseValid align(const Covariance& c, double* r, double* t) {
     t[0] = t[1] = t[2] = 0;
     return worth;
   }
-  for (int k = 0; k < 3; ++k) t[k] = c.mean_b[k] - (r[3 * k] * c.mean_a[0] + r[3 * k + 1] * c.mean_a[1] + r[3 * k + 2] * c.mean_a[2]);
+  for (int k = 0; k < 3; ++k)
+    t[k] = c.mean_b[k] - (r[3 * k] * c.mean_a[0] + r[3 * k + 1] * c.mean_a[1] + r[3 * k + 2] * c.mean_a[2]);
   return worth;
 }
 

@@ -25,8 +25,8 @@ void convert_rotations(const opbridge::Call& call, const Convert& convert) {
   });
 }
 
-/// The same for the gradient: input 0 is the gradient of the matrices, input 1 the rows, output 0 the gradient of the
-/// rows. back(const double* row, const double* grad_r, double* grad_row).
+/// The same for the gradient: input 0 is the gradient of the matrices, input 1 the rows, output 0 the
+/// gradient of the rows. back(const double* row, const double* grad_r, double* grad_row).
 template <int Width, class Back>
 void convert_rotations_grad(const opbridge::Call& call, const Back& back) {
   opbridge::dispatch<opbridge::f16, float, double>(call.input_dtype(0), [&](auto zero) {
@@ -48,7 +48,8 @@ void convert_rotations_grad(const opbridge::Call& call, const Back& back) {
 /// c = a b, row-major; c is another array.
 OPBRIDGE_HD void multiply(const double* a, const double* b, double* c) {
   for (int i = 0; i < 3; ++i) {
-    for (int j = 0; j < 3; ++j) c[3 * i + j] = a[3 * i] * b[j] + a[3 * i + 1] * b[3 + j] + a[3 * i + 2] * b[6 + j];
+    for (int j = 0; j < 3; ++j)
+      c[3 * i + j] = a[3 * i] * b[j] + a[3 * i + 1] * b[3 + j] + a[3 * i + 2] * b[6 + j];
   }
 }
 

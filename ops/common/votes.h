@@ -34,14 +34,15 @@ inline int offset_sign(const opbridge::Call& call) {
   return static_cast<int>(sign);
 }
 
-/// Problems that have workspace of their own: so many can run at the same time. Fixed, so that results and memory do not
-/// depend on the number of threads.
+/// Problems that have workspace of their own: so many can run at the same time. Fixed, so that results and
+/// memory do not depend on the number of threads.
 constexpr int64_t kSlots = 8;
 
-/// Runs body(problem, arena) for every problem in [0, n); each of at most kSlots threads has `slot_bytes` of workspace at
-/// call.workspace() + offset.
+/// Runs body(problem, arena) for every problem in [0, n); each of at most kSlots threads has `slot_bytes` of
+/// workspace at call.workspace() + offset.
 template <class Body>
-void for_each_problem(const opbridge::Call& call, int64_t n, size_t offset, size_t slot_bytes, const Body& body) {
+void for_each_problem(const opbridge::Call& call, int64_t n, size_t offset, size_t slot_bytes,
+                      const Body& body) {
   const int64_t slots = std::min(n, kSlots);
   call.parallel_for(slots, 1, [&](int64_t begin, int64_t end) {
     for (int64_t slot = begin; slot < end; ++slot) {

@@ -10,16 +10,21 @@ using opbridge::Tensor;
 
 constexpr int64_t kGrain = 1 << 16;  // elements a thread takes at a time: about 20 us of memory traffic
 
-// Calls body(use_min, min, use_max, max) with constants for which bounds there are, so that loops have no tests inside.
+// Calls body(use_min, min, use_max, max) with constants for which bounds there are, so that loops have no
+// tests inside.
 template <class T, class Body>
 void with_bounds(const Tensor<const T>& min, const Tensor<const T>& max, const Body& body) {
   const T lo = min ? min[0] : T{}, hi = max ? max[0] : T{};
   const std::true_type yes;
   const std::false_type no;
-  if (min && max) body(yes, lo, yes, hi);
-  else if (min) body(yes, lo, no, hi);
-  else if (max) body(no, lo, yes, hi);
-  else body(no, lo, no, hi);
+  if (min && max)
+    body(yes, lo, yes, hi);
+  else if (min)
+    body(yes, lo, no, hi);
+  else if (max)
+    body(no, lo, yes, hi);
+  else
+    body(no, lo, no, hi);
 }
 
 void clip(const Call& call) {
@@ -48,7 +53,8 @@ void clip_grad(const Call& call) {
     T* grad_x = call.output<T>(0).data();
     with_bounds<T>(call.input<T>(2), call.input<T>(3), [&](auto use_min, T min, auto use_max, T max) {
       call.parallel_for(call.input<T>(1).count(), kGrain, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) grad_x[i] = my_clip::gradient(grad_y[i], x[i], use_min, min, use_max, max);
+        for (int64_t i = begin; i < end; ++i)
+          grad_x[i] = my_clip::gradient(grad_y[i], x[i], use_min, min, use_max, max);
       });
     });
   });

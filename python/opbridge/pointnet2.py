@@ -1,11 +1,16 @@
 """PointNet++ on opbridge's operators: the functions under their usual names and argument orders, and the modules.
 
-Shapes: xyz (B, N, 3), features (B, C, N), indices (B, npoint[, nsample]) int32. Works on every device that the operators
-have kernels for, the CPU included. Results equal those of the compiled extension (Pointnet2_PyTorch, PVN3D, VoteNet) bit
-for bit where they are indices: its order among equally far points and its rule for points near the origin are passed on.
+Shapes: xyz (B, N, 3), features (B, C, N), indices (B, npoint[, nsample]) int32. Works on every device that the
+operators
+have kernels for, the CPU included. Results equal those of the compiled extension (Pointnet2_PyTorch, PVN3D, VoteNet)
+bit
+for bit where they are indices: its order among equally far points and its rule for points near the origin are passed
+on.
 
 Source: PointNet++ (Qi et al. 2017); the names and argument orders are those of erikwijmans/Pointnet2_PyTorch.
 """
+
+import itertools
 
 import torch
 
@@ -22,8 +27,8 @@ UPSTREAM_MIN_SQ_NORM = 1e-3
 def furthest_point_sample(xyz, npoint, *, min_sq_norm=UPSTREAM_MIN_SQ_NORM, tie_order="pointnet2"):
     """Indices (B, npoint) int32 of points far from each other, starting with point 0.
 
-    min_sq_norm [m^2]: points with x^2 + y^2 + z^2 at most this are never selected, as in the compiled extension; -1 selects
-    from all points, which a cloud around its own centre needs. Not differentiable.
+    min_sq_norm [m^2]: points with x^2 + y^2 + z^2 at most this are never selected, as in the compiled extension; -1
+    selects from all points, which a cloud around its own centre needs. Not differentiable.
     """
     return _ops.farthest_point_sample(xyz, npoint=npoint, min_sq_norm=min_sq_norm, tie_order=tie_order)
 
@@ -56,8 +61,8 @@ def three_interpolate(features, idx, weight):
 
 
 def knn(k, xyz, query):
-    """Distances (B, M, k) [m], ascending, and indices (B, M, k) int32 of the k points of xyz (B, N, 3) nearest to each of
-    query (B, M, 3)."""
+    """Distances (B, M, k) [m], ascending, and indices (B, M, k) int32 of the k points of xyz (B, N, 3) nearest to
+    each of query (B, M, 3)."""
     idx, dist = _ops.knn(xyz, query, k=k)
     return dist, idx
 
@@ -102,7 +107,7 @@ class GroupAll(torch.nn.Module):
 def build_shared_mlp(channels, bn=True):
     """1x1 convolutions, each followed by batch normalisation (with bn) and ReLU."""
     layers = []
-    for before, after in zip(channels, channels[1:], strict=False):
+    for before, after in itertools.pairwise(channels):
         layers.append(torch.nn.Conv2d(before, after, 1, bias=not bn))
         if bn:
             layers.append(torch.nn.BatchNorm2d(after))
@@ -113,29 +118,37 @@ def build_shared_mlp(channels, bn=True):
 class PointnetSAModuleMSG(torch.nn.Module):
     """Set abstraction at several scales: sample npoint points, group each one's neighbourhoods, and condense them.
 
-    radii [m], nsamples and mlps have one entry for each scale; an mlp's first entry is the number of features that come in
-    (without xyz). npoint None: one point that stands for all (radii and nsamples are not used).
+    radii [m], nsamples and mlps have one entry for each scale; an mlp's first entry is the number of features that
+    come in (without xyz). npoint None: one point that stands for all (radii and nsamples are not used).
     """
 
     def __init__(self, npoint, radii, nsamples, mlps, bn=True, use_xyz=True):
         super().__init__()
         if not len(radii) == len(nsamples) == len(mlps):
-            raise ValueError(f"{len(radii)} radii, {len(nsamples)} nsamples and {len(mlps)} mlps: one of each for every scale")
+            raise ValueError(
+                f"{len(radii)} radii, {len(nsamples)} nsamples and {len(mlps)} mlps: one of each for every scale"
+            )
         self.npoint = npoint
         self.groupers = torch.nn.ModuleList()
         self.mlps = torch.nn.ModuleList()
         for radius, nsample, mlp in zip(radii, nsamples, mlps, strict=True):
-            self.groupers.append(GroupAll(use_xyz) if npoint is None else QueryAndGroup(radius, nsample, use_xyz))
+            self.groupers.append(
+                GroupAll(use_xyz) if npoint is None else QueryAndGroup(radius, nsample, use_xyz)
+            )
             self.mlps.append(build_shared_mlp([mlp[0] + 3 * use_xyz, *mlp[1:]], bn))
 
     def forward(self, xyz, features=None):
-        """xyz (B, N, 3), features (B, C, N) -> new_xyz (B, npoint, 3) or None, new_features (B, sum of the mlps' last, npoint)."""
+        """xyz (B, N, 3), features (B, C, N) -> new_xyz (B, npoint, 3) or None, new_features (B, sum of the mlps'
+        last, npoint)."""
         new_xyz = None
         if self.npoint is not None:
             idx = furthest_point_sample(xyz, self.npoint)
             new_xyz = gather_operation(xyz.transpose(1, 2).contiguous(), idx).transpose(1, 2).contiguous()
         # amax and not max_pool2d: exporters keep its shape dynamic.
-        scales = [mlp(group(xyz, new_xyz, features)).amax(3) for group, mlp in zip(self.groupers, self.mlps, strict=True)]
+        scales = [
+            mlp(group(xyz, new_xyz, features)).amax(3)
+            for group, mlp in zip(self.groupers, self.mlps, strict=True)
+        ]
         return new_xyz, torch.cat(scales, 1)
 
 
@@ -154,7 +167,8 @@ class PointnetFPModule(torch.nn.Module):
         self.mlp = build_shared_mlp(mlp, bn)
 
     def forward(self, unknown, known, unknow_feats, known_feats):
-        """unknown (B, N, 3), known (B, M, 3) or None, unknow_feats (B, C1, N) or None, known_feats (B, C2, M) -> (B, mlp[-1], N)."""
+        """unknown (B, N, 3), known (B, M, 3) or None, unknow_feats (B, C1, N) or None, known_feats (B, C2, M) -> (B,
+        mlp[-1], N)."""
         if known is None:
             interpolated = known_feats.expand(-1, -1, unknown.size(1))
         else:

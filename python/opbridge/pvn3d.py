@@ -1,7 +1,7 @@
 """What follows a PVN3D or FFB6D network: votes to keypoints, keypoints to poses, poses to scores.
 
-Points and keypoints are in metres, rotations act on column vectors: camera = R object + t. Everything takes torch tensors.
-Source: PVN3D (He et al. 2020), FFB6D (He et al. 2021); the metrics are those of their evaluation code.
+Points and keypoints are in metres, rotations act on column vectors: camera = R object + t. Everything takes torch
+tensors. Source: PVN3D (He et al. 2020), FFB6D (He et al. 2021); the metrics are those of their evaluation code.
 """
 
 import torch
@@ -12,8 +12,9 @@ from .pointnet2 import _ops
 def mean_shift(votes, bandwidth=0.08, max_iter=300, **options):
     """The centre of the densest of N votes (N, 3) [m] -> centre (3), inlier mask (N) bool.
 
-    `options`: tol, stop ("converged" or "upstream") and variant ("pvn3d" or "ffb6d"), as operator VoteAggregate has them.
-    No votes give centre 0. For variant ffb6d the mask is of the votes around the centre, since the moved ones are not kept.
+    `options`: tol, stop ("converged" or "upstream") and variant ("pvn3d" or "ffb6d"), as operator VoteAggregate has
+    them. No votes give centre 0. For variant ffb6d the mask is of the votes around the centre, since the moved ones are
+    not kept.
     """
     points, offsets = votes[None], torch.zeros_like(votes)[None, None]
     centre, _, seed = _ops.vote_aggregate(points, offsets, bandwidth=bandwidth, max_iter=max_iter, **options)
@@ -41,18 +42,18 @@ def vote_keypoints(points, offsets, mask=None, **attributes):
 
 
 def best_fit_transform(template_kps, pred_kps, weights=None):
-    """Kabsch: (*B, N, 3) or (N, 3) twice -> rotation (*B, 3, 3), translation (*B, 3), valid (*B): 0 no pose, 1 the pose, 2
-    not the only one. Differentiable in everything."""
+    """Kabsch: (*B, N, 3) or (N, 3) twice -> rotation (*B, 3, 3), translation (*B, 3), valid (*B): 0 no pose, 1 the
+    pose, 2 not the only one. Differentiable in everything."""
     return _ops.kabsch_solver(template_kps, pred_kps, weights)
 
 
 def solve_poses(points, labels, kp_of, ctr_of, mesh_kps, mesh_ctr, radii=None, **attributes):
-    """A frame's poses from a network's outputs, as operator PVN3DPoseSolve: points (B, N, 3), labels (B, N) with class m + 1
-    for object m, kp_of (B, K, N, 3), ctr_of (B, 1, N, 3), mesh_kps (M, K, 3), mesh_ctr (M, 3), radii (M) or None ->
-    rotation (B, M, 3, 3), translation (B, M, 3), valid (B, M), keypoints (B, M, K + 1, 3), count (B, M).
+    """A frame's poses from a network's outputs, as operator PVN3DPoseSolve: points (B, N, 3), labels (B, N) with
+    class m + 1 for object m, kp_of (B, K, N, 3), ctr_of (B, 1, N, 3), mesh_kps (M, K, 3), mesh_ctr (M, 3), radii (M)
+    or None -> rotation (B, M, 3, 3), translation (B, M, 3), valid (B, M), keypoints (B, M, K + 1, 3), count (B, M).
 
-    The published settings: YCB  radii given, ctr_filter=True; LineMOD  no radii, ctr_filter=False (PVN3D) or True (FFB6D);
-    FFB6D  bandwidth=0.04, variant="ffb6d".
+    The published settings: YCB  radii given, ctr_filter=True; LineMOD  no radii, ctr_filter=False (PVN3D) or True
+    (FFB6D); FFB6D  bandwidth=0.04, variant="ffb6d".
     """
     return _ops.pvn3d_pose_solve(points, labels, kp_of, ctr_of, mesh_kps, mesh_ctr, radii, **attributes)
 
@@ -63,7 +64,8 @@ def transform(points, rotation, translation):
 
 
 def add(rotation, translation, true_rotation, true_translation, points):
-    """ADD [m]: the mean distance of the object's points (N, 3) under two poses; (*B, 3, 3) and (*B, 3) twice -> (*B)."""
+    """ADD [m]: the mean distance of the object's points (N, 3) under two poses; (*B, 3, 3) and (*B, 3) twice ->
+    (*B)."""
     estimated = transform(points, rotation, translation)
     return (estimated - transform(points, true_rotation, true_translation)).norm(dim=-1).mean(-1)
 
@@ -78,8 +80,10 @@ def adds(rotation, translation, true_rotation, true_translation, points):
 
 
 def auc(distances, limit=0.1):
-    """Area below the accuracy-threshold curve [%]: distances [m] of all frames (ADD or ADD-S), thresholds from 0 to limit.
-    100: all are 0. Between two distances the accuracy counts that the larger one reaches, as in the evaluation of YCB-Video."""
+    """Area below the accuracy-threshold curve [%]: distances [m] of all frames (ADD or ADD-S), thresholds from 0 to
+    limit.
+    100: all are 0. Between two distances the accuracy counts that the larger one reaches, as in the evaluation of
+    YCB-Video."""
     distances = torch.as_tensor(distances, dtype=torch.float64).flatten()
     if len(distances) == 0:
         raise ValueError("no distances: the area is not defined")

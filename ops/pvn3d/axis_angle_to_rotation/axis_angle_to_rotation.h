@@ -4,7 +4,8 @@
 
 #include "common/rotations.h"
 
-/// Rotation matrices of axis-angle vectors (rotation vectors): the direction is the axis, the length the angle.
+/// Rotation matrices of axis-angle vectors (rotation vectors): the direction is the axis, the length the
+/// angle.
 ///   axis_angle  (*S, 3)     T   [rad]
 ///   rotation    (*S, 3, 3)  T   row-major, det +1, for column vectors
 /// T is f16, f32 or f64.

@@ -3,7 +3,9 @@
 namespace {
 
 void convert(const opbridge::Call& call) { pvn3d::convert_rotations<3>(call, pvn3d::axis_angle_to_matrix); }
-void convert_grad(const opbridge::Call& call) { pvn3d::convert_rotations_grad<3>(call, pvn3d::axis_angle_gradient); }
+void convert_grad(const opbridge::Call& call) {
+  pvn3d::convert_rotations_grad<3>(call, pvn3d::axis_angle_gradient);
+}
 
 }  // namespace
 

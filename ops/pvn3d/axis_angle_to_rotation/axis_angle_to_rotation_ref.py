@@ -21,11 +21,21 @@ def reference(inputs, attributes):
 def cases():
     rng = np.random.default_rng(2)
     v = rng.normal(size=(4, 3, 3))
-    special = [[0, 0, 0], [1e-6, 0, 0], [0, 1e-3, 0], [np.pi, 0, 0], [0, 0, 2 * np.pi], [9.99e-5, 0, 0], [0, 1.01e-4, 0]]
+    special = [
+        [0, 0, 0],
+        [1e-6, 0, 0],
+        [0, 1e-3, 0],
+        [np.pi, 0, 0],
+        [0, 0, 2 * np.pi],
+        [9.99e-5, 0, 0],
+        [0, 1.01e-4, 0],
+    ]
     for dtype in (np.float16, np.float32, np.float64):
         yield dict(name=np.dtype(dtype).name, inputs=dict(axis_angle=v.astype(dtype)), attributes={})
     yield dict(name="special", inputs=dict(axis_angle=np.array(special)), attributes={})
     yield dict(name="one", inputs=dict(axis_angle=np.float32([0.1, 0, -2])), attributes={})
     yield dict(name="none", inputs=dict(axis_angle=np.zeros((2, 0, 3), np.float32)), attributes={})
-    yield dict(name="many", inputs=dict(axis_angle=rng.normal(size=(2500, 3)).astype(np.float32)), attributes={})
+    yield dict(
+        name="many", inputs=dict(axis_angle=rng.normal(size=(2500, 3)).astype(np.float32)), attributes={}
+    )
     yield dict(name="nan", inputs=dict(axis_angle=np.float32([[np.nan, 0, 0], [0, 1, 2]])), attributes={})

@@ -2,11 +2,14 @@
 
 namespace {
 
-pvn3d::EulerOrder order_of(const opbridge::Call& call) { return {call.attr_string("order").c_str(), call.attr_bool("extrinsic")}; }
+pvn3d::EulerOrder order_of(const opbridge::Call& call) {
+  return {call.attr_string("order").c_str(), call.attr_bool("extrinsic")};
+}
 
 void convert(const opbridge::Call& call) {
   const pvn3d::EulerOrder order = order_of(call);
-  pvn3d::convert_rotations<3>(call, [&](const double* angles, double* r) { pvn3d::euler_product(order, angles, -1, r); });
+  pvn3d::convert_rotations<3>(
+      call, [&](const double* angles, double* r) { pvn3d::euler_product(order, angles, -1, r); });
 }
 
 void convert_grad(const opbridge::Call& call) {

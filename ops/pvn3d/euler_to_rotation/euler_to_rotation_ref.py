@@ -18,7 +18,10 @@ def reference(inputs, attributes):
     angles, order = inputs["angles"], attributes.get("order", "xyz")
     out = np.zeros((*angles.shape, 3), angles.dtype)
     for at in np.ndindex(angles.shape[:-1]):
-        factors = [about("xyz".index(axis), angle) for axis, angle in zip(order, angles[at].astype(np.float64), strict=True)]
+        factors = [
+            about("xyz".index(axis), angle)
+            for axis, angle in zip(order, angles[at].astype(np.float64), strict=True)
+        ]
         first, second, third = factors if not attributes.get("extrinsic", True) else factors[::-1]
         out[at] = first @ second @ third
     return {"rotation": out}
@@ -32,7 +35,11 @@ def cases():
     for order in ("xyz", "zyx", "zxz", "yxy"):
         for extrinsic in (True, False):
             name = f"{order}_{'extrinsic' if extrinsic else 'intrinsic'}"
-            yield dict(name=name, inputs=dict(angles=angles.astype(np.float32)), attributes=dict(order=order, extrinsic=extrinsic))
+            yield dict(
+                name=name,
+                inputs=dict(angles=angles.astype(np.float32)),
+                attributes=dict(order=order, extrinsic=extrinsic),
+            )
     yield dict(name="one", inputs=dict(angles=np.float32([0.1, -np.pi / 2, 0.2])), attributes={})
     yield dict(name="none", inputs=dict(angles=np.zeros((0, 3), np.float32)), attributes={})
     yield dict(name="many", inputs=dict(angles=rng.normal(size=(2500, 3)).astype(np.float32)), attributes={})

@@ -3,7 +3,8 @@
 #include "common/rigid.h"
 #include "opbridge/op.h"
 
-/// Rotation R and translation t that bring one point set onto another: minimises sum w |R template + t - pred|^2.
+/// Rotation R and translation t that bring one point set onto another: minimises sum w |R template + t -
+/// pred|^2.
 ///   template_kps  (N, 3) or (*B, N, 3)  T  [m], object frame
 ///   pred_kps      (*B, N, 3)            T  [m], camera frame
 ///   weights       (N) or (*B, N)        T  >= 0; absent: all 1. Only their ratios matter
@@ -11,15 +12,18 @@
 ///   translation   (*B, 3)               T  [m], camera frame
 ///   valid         (*B)                  i32  0 no pose, 1 the pose, 2 a best pose, but not the only one
 /// T is f16, f32 or f64. B is any number of dimensions, none in the published recipe.
-/// Edges: points in a plane have one pose, mirrored ones too. On a line, coincident, or mirrored with two equal singular
-///   values: one of the best, valid 2 (coincident: R = I). No points, weights that add up to 0 or less, NaN or infinity
-///   anywhere: R = I, t = 0, valid 0.
-/// Numerics: everything in f64, whatever T; covariance scaled by its largest entry, so that any unit of length works.
-/// Memory: no workspace; an output may not alias an input.   Cost: O(B N), about 1 us a problem.
-/// Gradient: kabsch_solver_grad, for rotation and translation with respect to both point sets and the weights. Where the
+/// Edges: points in a plane have one pose, mirrored ones too. On a line, coincident, or mirrored with two
+/// equal singular
+///   values: one of the best, valid 2 (coincident: R = I). No points, weights that add up to 0 or less, NaN
+///   or infinity anywhere: R = I, t = 0, valid 0.
+/// Numerics: everything in f64, whatever T; covariance scaled by its largest entry, so that any unit of
+/// length works. Memory: no workspace; an output may not alias an input.   Cost: O(B N), about 1 us a
+/// problem. Gradient: kabsch_solver_grad, for rotation and translation with respect to both point sets and
+/// the weights. Where the
 ///   pose is not unique the undetermined direction gets 0.
 /// Errors: shape or dtype outside this table.
-/// Source: Kabsch 1976, Umeyama 1991 (determinant), Horn 1987 (quaternion). Differs from pytorch3d, which returns R^T.
+/// Source: Kabsch 1976, Umeyama 1991 (determinant), Horn 1987 (quaternion). Differs from pytorch3d, which
+/// returns R^T.
 void kabsch_solver_cuda(const opbridge::Call& call);
 void kabsch_solver_grad_cuda(const opbridge::Call& call);
 
@@ -36,14 +40,17 @@ struct KabschProblem {
   OPBRIDGE_HD double weight(int64_t i) const { return w == nullptr ? 1.0 : static_cast<double>(w[i]); }
 
   OPBRIDGE_HD static Point<double> widen(const T* p, int64_t i) {
-    return {static_cast<double>(p[3 * i]), static_cast<double>(p[3 * i + 1]), static_cast<double>(p[3 * i + 2])};
+    return {static_cast<double>(p[3 * i]), static_cast<double>(p[3 * i + 1]),
+            static_cast<double>(p[3 * i + 2])};
   }
 };
 
-/// Gradient of a pose with respect to its points and weights. With M = R H (symmetric at the optimum), a turn w of R
-/// follows from a change of H by (tr(M) I - M) w = -axial(R dH); the rest is the chain rule. Outputs may be null.
+/// Gradient of a pose with respect to its points and weights. With M = R H (symmetric at the optimum), a turn
+/// w of R follows from a change of H by (tr(M) I - M) w = -axial(R dH); the rest is the chain rule. Outputs
+/// may be null.
 template <class T>
-OPBRIDGE_HD void kabsch_gradient(const KabschProblem<T>& p, const double* grad_r, const double* grad_t, T* grad_a, T* grad_b, T* grad_w) {
+OPBRIDGE_HD void kabsch_gradient(const KabschProblem<T>& p, const double* grad_r, const double* grad_t,
+                                 T* grad_a, T* grad_b, T* grad_w) {
   const Covariance c(p, p.n);
   double r[9], t[3];
   const bool valid = align(c, r, t) != kNoPose;
@@ -52,7 +59,9 @@ OPBRIDGE_HD void kabsch_gradient(const KabschProblem<T>& p, const double* grad_r
   for (int u = 0; u < 3; ++u) {
     for (int v = 0; v < 3; ++v) g[3 * u + v] = grad_r[3 * u + v] - (valid ? grad_t[u] * c.mean_a[v] : 0);
   }
-  const auto dot3 = [](const double* x, int sx, const double* y, int sy) { return x[0] * y[0] + x[sx] * y[sy] + x[2 * sx] * y[2 * sy]; };
+  const auto dot3 = [](const double* x, int sx, const double* y, int sy) {
+    return x[0] * y[0] + x[sx] * y[sy] + x[2 * sx] * y[2 * sy];
+  };
   double m[3][3], gr[9];
   for (int u = 0; u < 3; ++u) {
     for (int v = 0; v < 3; ++v) {

@@ -12,10 +12,12 @@ constexpr int64_t kGrain = 64;  // problems a thread takes at a time
 
 // Problem i; a set without the leading dimensions of pred_kps serves every problem.
 template <class T>
-KabschProblem<T> problem(const Tensor<const T>& a, const Tensor<const T>& b, const Tensor<const T>& w, int64_t i) {
+KabschProblem<T> problem(const Tensor<const T>& a, const Tensor<const T>& b, const Tensor<const T>& w,
+                         int64_t i) {
   const int64_t n = b.size(-2);
   const bool a_batched = a.rank() == b.rank(), w_batched = w && w.rank() == b.rank() - 1;
-  return {a.data() + (a_batched ? 3 * n * i : 0), b.data() + 3 * n * i, w ? w.data() + (w_batched ? n * i : 0) : nullptr, n};
+  return {a.data() + (a_batched ? 3 * n * i : 0), b.data() + 3 * n * i,
+          w ? w.data() + (w_batched ? n * i : 0) : nullptr, n};
 }
 
 void solve(const Call& call) {
@@ -49,7 +51,8 @@ void solve_grad(const Call& call) {
         double gr[9], gt[3];
         for (int k = 0; k < 9; ++k) gr[k] = static_cast<double>(grad_r[9 * i + k]);
         for (int k = 0; k < 3; ++k) gt[k] = static_cast<double>(grad_t[3 * i + k]);
-        pvn3d::kabsch_gradient<T>(problem<T>(a, b, w, i), gr, gt, grad_a.data() + 3 * n * i, grad_b.data() + 3 * n * i, grad_w.data() + n * i);
+        pvn3d::kabsch_gradient<T>(problem<T>(a, b, w, i), gr, gt, grad_a.data() + 3 * n * i,
+                                  grad_b.data() + 3 * n * i, grad_w.data() + n * i);
       }
     });
   });

@@ -29,7 +29,11 @@ def reference(inputs, attributes):
     solved = [solve(a[at], b[at], w[at]) for at in np.ndindex(lead)]
     rotation = np.array([s[0] for s in solved]).reshape(*lead, 3, 3).astype(b.dtype)
     translation = np.array([s[1] for s in solved]).reshape(*lead, 3).astype(b.dtype)
-    return {"rotation": rotation, "translation": translation, "valid": np.array([s[2] for s in solved], np.int32).reshape(lead)}
+    return {
+        "rotation": rotation,
+        "translation": translation,
+        "valid": np.array([s[2] for s in solved], np.int32).reshape(lead),
+    }
 
 
 def random_rotation(rng):
@@ -43,7 +47,11 @@ def cases():
 
     def case(name, a, b, w=None, dtype=np.float32):
         inputs = dict(template_kps=np.asarray(a, dtype), pred_kps=np.asarray(b, dtype))
-        return dict(name=name, inputs=inputs | ({} if w is None else dict(weights=np.asarray(w, dtype))), attributes={})
+        return dict(
+            name=name,
+            inputs=inputs | ({} if w is None else dict(weights=np.asarray(w, dtype))),
+            attributes={},
+        )
 
     a = rng.normal(0, 0.08, (9, 3))
     r, t = random_rotation(rng), np.array([0.1, -0.2, 0.9])

@@ -12,6 +12,7 @@
 /// Edges: NaN and infinity are nobody's neighbours and have none, nor has a pair so far apart that its
 /// squared distance overflows; slots without a neighbour (k > N) hold idx 0 and dist +inf. B 0 or M 0 gives
 /// an empty output. Numerics: the squared distance in f32 (f64 for f64) decides, without fused multiply-add:
-/// CPU and CUDA agree exactly. Memory: workspace about 100 max(N, M) bytes a cloud (f32).   Cost: O((N + M) log
-/// N) on real clouds. Errors: N = 0 with M > 0; shape, dtype or attribute outside this table. Source: mmcv
-/// and FFB6D, whose layouts are [B,k,M] and [B,M,k]; ties are unspecified there, here the lowest index wins.
+/// CPU and CUDA agree exactly. Memory: workspace about 100 max(N, M) bytes a cloud (f32).   Cost: O((N + M)
+/// log N) on real clouds. Errors: N = 0 with M > 0; shape, dtype or attribute outside this table. Source:
+/// mmcv and FFB6D, whose layouts are [B,k,M] and [B,M,k]; ties are unspecified there, here the lowest index
+/// wins.

@@ -1,10 +1,9 @@
-#include "pvn3d_pose_solve.h"
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "common/votes.h"
+#include "pvn3d_pose_solve.h"
 
 namespace {
 
@@ -24,9 +23,16 @@ enum Outputs { kRotation, kTranslation, kValid, kKps, kCount };
 template <class C>
 struct Frame {
   Frame(Arena& arena, int64_t n, int64_t m, int64_t k)
-      : label(arena.take<int32_t>(n)), member(arena.take<int32_t>(n)), voter(arena.take<int32_t>(n)), start(arena.take<int32_t>(m + 2)),
-        voters(arena.take<int32_t>(m)), present(arena.take<int32_t>(m)), centre(arena.take<C>(3 * m)), count(arena.take<int32_t>(m)),
-        keypoint(arena.take<C>(3 * m * k)), voted(arena.take<int32_t>(m * k)) {}
+      : label(arena.take<int32_t>(n)),
+        member(arena.take<int32_t>(n)),
+        voter(arena.take<int32_t>(n)),
+        start(arena.take<int32_t>(m + 2)),
+        voters(arena.take<int32_t>(m)),
+        present(arena.take<int32_t>(m)),
+        centre(arena.take<C>(3 * m)),
+        count(arena.take<int32_t>(m)),
+        keypoint(arena.take<C>(3 * m * k)),
+        voted(arena.take<int32_t>(m * k)) {}
 
   int32_t* label;    // (N) object of each point, -1 none
   int32_t* member;   // (N) points of object m: member[start[m]] .. member[start[m + 1]], ascending
@@ -57,14 +63,18 @@ size_t bytes_of(Sizes... sizes) {
 
 struct Sizes {
   explicit Sizes(const Call& call)
-      : b(call.input_arg(kPoints).shape[0]), n(call.input_arg(kPoints).shape[1]), k(call.input_arg(kKpOf).shape[1]), m(call.input_arg(kMeshKps).shape[0]) {}
+      : b(call.input_arg(kPoints).shape[0]),
+        n(call.input_arg(kPoints).shape[1]),
+        k(call.input_arg(kKpOf).shape[1]),
+        m(call.input_arg(kMeshKps).shape[0]) {}
   int64_t b, n, k, m;
 };
 
 template <class C>
 size_t workspace_of(const Sizes& s) {
   const int64_t problems = std::min(s.b * s.m * std::max<int64_t>(1, s.k), pvn3d::kSlots);
-  return bytes_of<Frame<C>>(s.n, s.m, s.k) * static_cast<size_t>(s.b) + bytes_of<Problem<C>>(s.n) * static_cast<size_t>(problems);
+  return bytes_of<Frame<C>>(s.n, s.m, s.k) * static_cast<size_t>(s.b) +
+         bytes_of<Problem<C>>(s.n) * static_cast<size_t>(problems);
 }
 
 size_t pose_workspace(const Call& call) {
@@ -74,7 +84,8 @@ size_t pose_workspace(const Call& call) {
 
 // Votes of some points of a frame, without those that are not finite. Returns how many.
 template <class C, class T>
-int64_t collect(const Problem<C>& p, const T* points, const T* offsets, C sign, const int32_t* who, int64_t count) {
+int64_t collect(const Problem<C>& p, const T* points, const T* offsets, C sign, const int32_t* who,
+                int64_t count) {
   int64_t votes = 0;
   for (int64_t i = 0; i < count; ++i) {
     const Point<C> v = pvn3d::vote<C>(points, offsets, who[i], sign);
@@ -106,8 +117,15 @@ class Solver {
   using C = Compute<T>;
 
   explicit Solver(const Call& call)
-      : call_(call), s_(call), options_(pvn3d::mean_shift_options(call)), sign_(static_cast<C>(pvn3d::offset_sign(call))), points_(call.input<T>(kPoints)),
-        kp_of_(call.input<T>(kKpOf)), ctr_of_(call.input<T>(kCtrOf)), mesh_kps_(call.input<T>(kMeshKps)), mesh_ctr_(call.input<T>(kMeshCtr)),
+      : call_(call),
+        s_(call),
+        options_(pvn3d::mean_shift_options(call)),
+        sign_(static_cast<C>(pvn3d::offset_sign(call))),
+        points_(call.input<T>(kPoints)),
+        kp_of_(call.input<T>(kKpOf)),
+        ctr_of_(call.input<T>(kCtrOf)),
+        mesh_kps_(call.input<T>(kMeshKps)),
+        mesh_ctr_(call.input<T>(kMeshCtr)),
         radii_(call.input<T>(kRadii)) {}
 
   template <class I>
@@ -117,7 +135,8 @@ class Solver {
         const Frame<C> f = frame(b);
         for (int64_t i = 0; i < s_.n; ++i) {
           const I label = labels[b * s_.n + i];
-          f.label[i] = label >= 1 && static_cast<int64_t>(label) <= s_.m ? static_cast<int32_t>(label) - 1 : -1;
+          f.label[i] =
+              label >= 1 && static_cast<int64_t>(label) <= s_.m ? static_cast<int32_t>(label) - 1 : -1;
         }
         sort_members(f, s_.n, s_.m);
         for (int64_t o = 0; o < s_.m; ++o) f.present[o] = f.start[o + 1] > f.start[o];
@@ -134,15 +153,17 @@ class Solver {
 
  private:
   Frame<C> frame(int64_t b) const {
-    Arena arena(static_cast<char*>(call_.workspace()) + bytes_of<Frame<C>>(s_.n, s_.m, s_.k) * static_cast<size_t>(b));
+    Arena arena(static_cast<char*>(call_.workspace()) +
+                bytes_of<Frame<C>>(s_.n, s_.m, s_.k) * static_cast<size_t>(b));
     return {arena, s_.n, s_.m, s_.k};
   }
   template <class Body>
   void for_each_problem(int64_t count, const Body& body) const {
-    pvn3d::for_each_problem(call_, count, bytes_of<Frame<C>>(s_.n, s_.m, s_.k) * static_cast<size_t>(s_.b), bytes_of<Problem<C>>(s_.n), [&](int64_t i, Arena& arena) {
-      const Problem<C> p(arena, s_.n);
-      body(i, p);
-    });
+    pvn3d::for_each_problem(call_, count, bytes_of<Frame<C>>(s_.n, s_.m, s_.k) * static_cast<size_t>(s_.b),
+                            bytes_of<Problem<C>>(s_.n), [&](int64_t i, Arena& arena) {
+                              const Problem<C> p(arena, s_.n);
+                              body(i, p);
+                            });
   }
   const T* points(int64_t b) const { return points_.data() + b * s_.n * 3; }
   const T* centre_offsets(int64_t b) const { return ctr_of_.data() + b * s_.n * 3; }
@@ -169,7 +190,8 @@ class Solver {
       int32_t voters = 0;
       for (int64_t j = 0; j < votes; ++j) {
         // Blurring has moved the votes, and counts them there.
-        const C d2 = pvn3d::squared_distance(p.votes.x[j], p.votes.y[j], p.votes.z[j], p.votes.x[result.seed], p.votes.y[result.seed], p.votes.z[result.seed]);
+        const C d2 = pvn3d::squared_distance(p.votes.x[j], p.votes.y[j], p.votes.z[j], p.votes.x[result.seed],
+                                             p.votes.y[result.seed], p.votes.z[result.seed]);
         if (d2 < h * h) voter[voters++] = p.point[j];
       }
       f.voters[o] = voters;
@@ -189,10 +211,12 @@ class Solver {
           int64_t object = -1;
           for (int64_t o = 0; o < s_.m; ++o) {
             if (!f.present[o] || f.count[o] == 0) continue;
-            const C d2 = pvn3d::squared_distance(v.x, v.y, v.z, f.centre[3 * o], f.centre[3 * o + 1], f.centre[3 * o + 2]);
+            const C d2 = pvn3d::squared_distance(v.x, v.y, v.z, f.centre[3 * o], f.centre[3 * o + 1],
+                                                 f.centre[3 * o + 2]);
             if (d2 < nearest) nearest = d2, object = o;
           }
-          if (object >= 0 && std::sqrt(nearest) < static_cast<C>(radii_[object]) * ratio) f.label[i] = static_cast<int32_t>(object);
+          if (object >= 0 && std::sqrt(nearest) < static_cast<C>(radii_[object]) * ratio)
+            f.label[i] = static_cast<int32_t>(object);
         }
         sort_members(f, s_.n, s_.m);
       }
@@ -203,7 +227,8 @@ class Solver {
     for_each_problem(s_.b * s_.m * s_.k, [&](int64_t i, const Problem<C>& p) {
       const int64_t b = i / (s_.m * s_.k), o = i / s_.k % s_.m, k = i % s_.k;
       const Frame<C> f = frame(b);
-      const int64_t votes = collect(p, points(b), kp_of_.data() + (b * s_.k + k) * s_.n * 3, sign_, f.voter + f.start[o], f.voters[o]);
+      const int64_t votes = collect(p, points(b), kp_of_.data() + (b * s_.k + k) * s_.n * 3, sign_,
+                                    f.voter + f.start[o], f.voters[o]);
       const auto result = pvn3d::mean_shift(p.votes, votes, options_);
       std::copy_n(result.centre, 3, f.keypoint + 3 * (o * s_.k + k));
       f.voted[o * s_.k + k] = votes > 0;
@@ -228,7 +253,8 @@ class Solver {
   };
 
   void align() const {
-    const auto rotation = call_.output<T>(kRotation), translation = call_.output<T>(kTranslation), kps = call_.output<T>(kKps);
+    const auto rotation = call_.output<T>(kRotation), translation = call_.output<T>(kTranslation),
+               kps = call_.output<T>(kKps);
     const auto valid = call_.output<int32_t>(kValid), count = call_.output<int32_t>(kCount);
     const bool use_ctr = call_.attr_bool("use_ctr");
     call_.parallel_for(s_.b * s_.m, 64, [&](int64_t begin, int64_t end) {
@@ -236,7 +262,12 @@ class Solver {
         const int64_t o = i % s_.m;
         const Frame<C> f = frame(i / s_.m);
         const bool there = f.present[o] && f.count[o] > 0;
-        const Correspondences c{mesh_kps_.data() + 3 * o * s_.k, mesh_ctr_.data() + 3 * o, f.keypoint + 3 * o * s_.k, f.centre + 3 * o, f.voted + o * s_.k, s_.k};
+        const Correspondences c{mesh_kps_.data() + 3 * o * s_.k,
+                                mesh_ctr_.data() + 3 * o,
+                                f.keypoint + 3 * o * s_.k,
+                                f.centre + 3 * o,
+                                f.voted + o * s_.k,
+                                s_.k};
         const pvn3d::Covariance covariance(c, there ? s_.k + use_ctr : 0);
         double r[9], t[3];
         valid[i] = pvn3d::align(covariance, r, t);
@@ -261,7 +292,8 @@ class Solver {
 void pose_solve(const Call& call) {
   dispatch<f16, float, double>(call.input_dtype(kPoints), [&](auto zero) {
     const Solver<decltype(zero)> solver(call);
-    dispatch<int32_t, int64_t>(call.input_dtype(kLabels), [&](auto index) { solver.run(call.input<decltype(index)>(kLabels).data()); });
+    dispatch<int32_t, int64_t>(call.input_dtype(kLabels),
+                               [&](auto index) { solver.run(call.input<decltype(index)>(kLabels).data()); });
   });
 }
 

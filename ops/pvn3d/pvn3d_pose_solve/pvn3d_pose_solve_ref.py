@@ -41,18 +41,25 @@ def one_frame(points, labels, kp_of, ctr_of, mesh_kps, mesh_ctr, radii, attribut
     sign = compute(attributes.get("offset_sign", -1))
     m, k = mesh_kps.shape[:2]
     points = points.astype(compute)
-    centre_votes, keypoint_votes = points + sign * ctr_of[0].astype(compute), points + sign * kp_of.astype(compute)
+    centre_votes, keypoint_votes = (
+        points + sign * ctr_of[0].astype(compute),
+        points + sign * kp_of.astype(compute),
+    )
     labels = np.where((labels >= 1) & (labels <= m), labels, 0)
     present = [(labels == o + 1).any() for o in range(m)]
     if radii is not None:
         found = [centre_of(centre_votes[labels == o + 1], attributes) for o in range(m)]
-        centres = np.array([c if a.any() else np.full(3, np.inf) for c, a in found]).reshape(m, 3).astype(compute)
+        centres = (
+            np.array([c if a.any() else np.full(3, np.inf) for c, a in found]).reshape(m, 3).astype(compute)
+        )
         distances = np.linalg.norm(centre_votes[:, None] - centres[None], axis=2)
         distances[~np.isfinite(distances)] = np.inf
         refined = labels.copy()
         for i in np.flatnonzero(labels > 0):
             nearest = int(distances[i].argmin())
-            if distances[i, nearest] < compute(radii[nearest]) * compute(np.float32(attributes.get("refine_ratio", 0.8))):
+            if distances[i, nearest] < compute(radii[nearest]) * compute(
+                np.float32(attributes.get("refine_ratio", 0.8))
+            ):
                 refined[i] = nearest + 1
         labels = refined
     rotation, translation, valid = np.tile(np.eye(3), (m, 1, 1)), np.zeros((m, 3)), np.zeros(m, np.int32)
@@ -80,15 +87,24 @@ def reference(inputs, attributes):
     meshes = inputs["mesh_kps"], inputs["mesh_ctr"], inputs.get("radii")
     solved = [one_frame(*frame, *meshes, attributes) for frame in frames]
     dtype, b, (m, k) = inputs["points"].dtype, len(inputs["points"]), inputs["mesh_kps"].shape[:2]
-    shapes = {"rotation": (m, 3, 3), "translation": (m, 3), "valid": (m,), "kps": (m, k + 1, 3), "count": (m,)}
+    shapes = {
+        "rotation": (m, 3, 3),
+        "translation": (m, 3),
+        "valid": (m,),
+        "kps": (m, k + 1, 3),
+        "count": (m,),
+    }
     return {
-        name: np.array([s[i] for s in solved]).reshape(b, *shape).astype(np.int32 if name in ("valid", "count") else dtype)
+        name: np.array([s[i] for s in solved])
+        .reshape(b, *shape)
+        .astype(np.int32 if name in ("valid", "count") else dtype)
         for i, (name, shape) in enumerate(shapes.items())
     }
 
 
 def frame(rng, m, k, n, mesh_kps, mesh_ctr, wrong=0.15, swapped=10):
-    """Points of m objects and background, with offsets that are right but for noise and outliers, and some wrong labels."""
+    """Points of m objects and background, with offsets that are right but for noise and outliers, and some wrong
+    labels."""
     labels = rng.integers(0, m + 1, n)
     points = rng.uniform(-0.5, 0.5, (n, 3)) + [0, 0, 1.2]
     kp_of, ctr_of = rng.normal(0, 0.5, (k, n, 3)), rng.normal(0, 0.5, (1, n, 3))
@@ -97,7 +113,9 @@ def frame(rng, m, k, n, mesh_kps, mesh_ctr, wrong=0.15, swapped=10):
         own = np.flatnonzero(labels == o + 1)
         points[own] = rng.uniform(-0.06, 0.06, (len(own), 3)) @ r.T + t
         ctr_of[0, own] = points[own] - (r @ mesh_ctr[o] + t) + rng.normal(0, 0.004, (len(own), 3))
-        kp_of[:, own] = points[own] - (mesh_kps[o] @ r.T + t)[:, None] + rng.normal(0, 0.004, (k, len(own), 3))
+        kp_of[:, own] = (
+            points[own] - (mesh_kps[o] @ r.T + t)[:, None] + rng.normal(0, 0.004, (k, len(own), 3))
+        )
         bad = own[: int(wrong * len(own))]
         kp_of[:, bad] += rng.uniform(-0.3, 0.3, (k, len(bad), 3))
         ctr_of[0, bad] += rng.uniform(-0.3, 0.3, (len(bad), 3))
@@ -115,7 +133,9 @@ def cases():
     radii = np.full(m, 0.12)
 
     def case(name, dtype=np.float32, index=np.int32, use_radii=False, **changes):
-        inputs = dict(points=points, labels=labels, kp_of=kp_of, ctr_of=ctr_of, mesh_kps=mesh_kps, mesh_ctr=mesh_ctr)
+        inputs = dict(
+            points=points, labels=labels, kp_of=kp_of, ctr_of=ctr_of, mesh_kps=mesh_kps, mesh_ctr=mesh_ctr
+        )
         inputs |= dict(radii=radii) if use_radii else {}
         inputs |= {key: changes.pop(key) for key in list(changes) if key in inputs}
         inputs = {key: np.asarray(x, index if key == "labels" else dtype) for key, x in inputs.items()}
@@ -139,6 +159,12 @@ def cases():
     lost = kp_of.copy()
     lost[:, 5] = np.nan
     yield case("a_keypoint_without_votes", kp_of=lost)
-    yield case("no_points", points=points[:, :0], labels=labels[:, :0], kp_of=kp_of[:, :, :0], ctr_of=ctr_of[:, :, :0])
+    yield case(
+        "no_points",
+        points=points[:, :0],
+        labels=labels[:, :0],
+        kp_of=kp_of[:, :, :0],
+        ctr_of=ctr_of[:, :, :0],
+    )
     yield case("no_frames", points=points[:0], labels=labels[:0], kp_of=kp_of[:0], ctr_of=ctr_of[:0])
     yield case("no_objects", mesh_kps=mesh_kps[:0], mesh_ctr=mesh_ctr[:0])

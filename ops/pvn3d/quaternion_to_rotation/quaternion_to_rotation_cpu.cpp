@@ -4,12 +4,15 @@ namespace {
 
 void convert(const opbridge::Call& call) {
   const bool scalar_first = call.attr_bool("scalar_first");
-  pvn3d::convert_rotations<4>(call, [=](const double* row, double* r) { pvn3d::quaternion_row_to_matrix(row, scalar_first, r); });
+  pvn3d::convert_rotations<4>(
+      call, [=](const double* row, double* r) { pvn3d::quaternion_row_to_matrix(row, scalar_first, r); });
 }
 
 void convert_grad(const opbridge::Call& call) {
   const bool scalar_first = call.attr_bool("scalar_first");
-  pvn3d::convert_rotations_grad<4>(call, [=](const double* row, const double* g, double* grad) { pvn3d::quaternion_gradient(row, g, scalar_first, grad); });
+  pvn3d::convert_rotations_grad<4>(call, [=](const double* row, const double* g, double* grad) {
+    pvn3d::quaternion_gradient(row, g, scalar_first, grad);
+  });
 }
 
 }  // namespace

@@ -1,11 +1,10 @@
-#include "vote_aggregate.h"
-
 #include <algorithm>
 #include <cmath>
 
-#include "common/rigid.h"
 #include "common/exp.h"
+#include "common/rigid.h"
 #include "common/votes.h"
+#include "vote_aggregate.h"
 
 namespace {
 
@@ -50,8 +49,10 @@ size_t slot_bytes(int64_t n) {
 }
 
 size_t aggregate_workspace(const Call& call) {
-  const int64_t n = call.input_arg(0).shape[1], problems = call.input_arg(1).shape[0] * call.input_arg(1).shape[1];
-  const size_t bytes = call.input_dtype(0) == opbridge::DType::f64 ? slot_bytes<double>(n) : slot_bytes<float>(n);
+  const int64_t n = call.input_arg(0).shape[1],
+                problems = call.input_arg(1).shape[0] * call.input_arg(1).shape[1];
+  const size_t bytes =
+      call.input_dtype(0) == opbridge::DType::f64 ? slot_bytes<double>(n) : slot_bytes<float>(n);
   return bytes * static_cast<size_t>(std::min(problems, pvn3d::kSlots));
 }
 
@@ -66,24 +67,26 @@ void aggregate(const Call& call) {
     const auto kps = call.output<T>(0);
     const auto count = call.output<int32_t>(1), seed = call.output<int32_t>(2);
     const int64_t n = points.size(1), k = offsets.size(1);
-    pvn3d::for_each_problem(call, points.size(0) * k, 0, slot_bytes<C>(n), [&](int64_t problem, Arena& arena) {
-      const Memory<C> m(arena, n);
-      const int64_t batch = problem / k;
-      int64_t votes = 0;
-      for (int64_t i = 0; i < n; ++i) {
-        if (!mask(batch * n + i)) continue;
-        const Point<C> v = pvn3d::vote<C>(points.data() + batch * n * 3, offsets.data() + problem * n * 3, i, C(sign));
-        if (!pvn3d::is_finite(v.x, v.y, v.z)) continue;
-        m.votes.x[votes] = v.x;
-        m.votes.y[votes] = v.y;
-        m.votes.z[votes] = v.z;
-        m.point[votes++] = static_cast<int32_t>(i);
-      }
-      const auto result = pvn3d::mean_shift(m.votes, votes, options);
-      for (int a = 0; a < 3; ++a) kps[3 * problem + a] = static_cast<T>(result.centre[a]);
-      if (count) count[problem] = static_cast<int32_t>(result.count);
-      if (seed) seed[problem] = result.seed < 0 ? -1 : m.point[result.seed];
-    });
+    pvn3d::for_each_problem(
+        call, points.size(0) * k, 0, slot_bytes<C>(n), [&](int64_t problem, Arena& arena) {
+          const Memory<C> m(arena, n);
+          const int64_t batch = problem / k;
+          int64_t votes = 0;
+          for (int64_t i = 0; i < n; ++i) {
+            if (!mask(batch * n + i)) continue;
+            const Point<C> v =
+                pvn3d::vote<C>(points.data() + batch * n * 3, offsets.data() + problem * n * 3, i, C(sign));
+            if (!pvn3d::is_finite(v.x, v.y, v.z)) continue;
+            m.votes.x[votes] = v.x;
+            m.votes.y[votes] = v.y;
+            m.votes.z[votes] = v.z;
+            m.point[votes++] = static_cast<int32_t>(i);
+          }
+          const auto result = pvn3d::mean_shift(m.votes, votes, options);
+          for (int a = 0; a < 3; ++a) kps[3 * problem + a] = static_cast<T>(result.centre[a]);
+          if (count) count[problem] = static_cast<int32_t>(result.count);
+          if (seed) seed[problem] = result.seed < 0 ? -1 : m.point[result.seed];
+        });
   });
 }
 
@@ -91,14 +94,16 @@ void aggregate(const Call& call) {
 // B_j = w_j (I - (v_j - c)(v_j - c)^T / h^2) and A = sum_j B_j; everything is symmetric.
 void aggregate_grad(const Call& call) {
   if (call.attr_string("variant") == "ffb6d") {
-    throw opbridge::Error(opbridge::ErrorKind::kNotSupported, "variant ffb6d has no gradient: its votes move too; train with variant pvn3d");
+    throw opbridge::Error(opbridge::ErrorKind::kNotSupported,
+                          "variant ffb6d has no gradient: its votes move too; train with variant pvn3d");
   }
   const int sign = pvn3d::offset_sign(call);
   const double h = static_cast<double>(call.attr_float("bandwidth")), h2 = h * h;
   dispatch<f16, float, double>(call.input_dtype(0), [&](auto zero) {
     using T = decltype(zero);
     using C = Compute<T>;
-    const auto grad_kps = call.input<T>(0), points = call.input<T>(1), offsets = call.input<T>(2), kps = call.input<T>(3);
+    const auto grad_kps = call.input<T>(0), points = call.input<T>(1), offsets = call.input<T>(2),
+               kps = call.input<T>(3);
     const Mask mask(call, 4);
     const auto grad_points = call.output<T>(0), grad_offsets = call.output<T>(1);
     const int64_t n = points.size(1), k = offsets.size(1);
@@ -106,9 +111,11 @@ void aggregate_grad(const Call& call) {
       const int64_t batch = problem / k;
       for (int64_t i = 0; i < n; ++i) {
         double b[6] = {0, 0, 0, 0, 0, 0};  // upper triangle of B_j
-        const Point<C> v = pvn3d::vote<C>(points.data() + batch * n * 3, offsets.data() + problem * n * 3, i, C(sign));
+        const Point<C> v =
+            pvn3d::vote<C>(points.data() + batch * n * 3, offsets.data() + problem * n * 3, i, C(sign));
         if (mask(batch * n + i) && pvn3d::is_finite(v.x, v.y, v.z)) {
-          const double d[3] = {static_cast<double>(v.x) - static_cast<double>(kps[3 * problem]), static_cast<double>(v.y) - static_cast<double>(kps[3 * problem + 1]),
+          const double d[3] = {static_cast<double>(v.x) - static_cast<double>(kps[3 * problem]),
+                               static_cast<double>(v.y) - static_cast<double>(kps[3 * problem + 1]),
                                static_cast<double>(v.z) - static_cast<double>(kps[3 * problem + 2])};
           const double w = pvn3d::exp_nonpositive(-0.5 * pvn3d::squared_norm(d[0], d[1], d[2]) / h2);
           for (int u = 0, at = 0; u < 3; ++u) {
@@ -124,8 +131,10 @@ void aggregate_grad(const Call& call) {
         each_vote(problem, [&](int64_t, const double* b) {
           for (int q = 0; q < 6; ++q) a[q] += b[q];
         });
-        // y = A^-1 grad through A's eigenvectors. At a mode A is positive definite; where it is not, nothing pulls.
-        double m[3][3] = {{a[0], a[1], a[2]}, {a[1], a[3], a[4]}, {a[2], a[4], a[5]}}, e[3][3], y[3] = {0, 0, 0};
+        // y = A^-1 grad through A's eigenvectors. At a mode A is positive definite; where it is not, nothing
+        // pulls.
+        double m[3][3] = {{a[0], a[1], a[2]}, {a[1], a[3], a[4]}, {a[2], a[4], a[5]}}, e[3][3],
+               y[3] = {0, 0, 0};
         pvn3d::jacobi_eigen(m, e);
         const double top = std::max({m[0][0], m[1][1], m[2][2]});
         for (int q = 0; q < 3; ++q) {
@@ -135,7 +144,9 @@ void aggregate_grad(const Call& call) {
           for (int u = 0; u < 3; ++u) y[u] += along / m[q][q] * e[u][q];
         }
         each_vote(problem, [&](int64_t i, const double* b) {
-          const double g[3] = {b[0] * y[0] + b[1] * y[1] + b[2] * y[2], b[1] * y[0] + b[3] * y[1] + b[4] * y[2], b[2] * y[0] + b[4] * y[1] + b[5] * y[2]};
+          const double g[3] = {b[0] * y[0] + b[1] * y[1] + b[2] * y[2],
+                               b[1] * y[0] + b[3] * y[1] + b[4] * y[2],
+                               b[2] * y[0] + b[4] * y[1] + b[5] * y[2]};
           for (int u = 0; u < 3; ++u) grad_offsets[3 * (problem * n + i) + u] = static_cast<T>(sign * g[u]);
         });
       }
@@ -145,7 +156,8 @@ void aggregate_grad(const Call& call) {
       for (int64_t i = begin; i < end; ++i) {
         for (int u = 0; u < 3; ++u) {
           double sum = 0;
-          for (int64_t q = 0; q < k; ++q) sum += static_cast<double>(grad_offsets[3 * ((i / n * k + q) * n + i % n) + u]);
+          for (int64_t q = 0; q < k; ++q)
+            sum += static_cast<double>(grad_offsets[3 * ((i / n * k + q) * n + i % n) + u]);
           grad_points[3 * i + u] = static_cast<T>(sign * sum);
         }
       }

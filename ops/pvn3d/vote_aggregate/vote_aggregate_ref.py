@@ -52,8 +52,12 @@ def reference(inputs, attributes):
     points, offsets, mask = inputs["points"], inputs["offsets"], inputs.get("mask")
     compute = np.result_type(points.dtype, np.float32).type
     sign = compute(attributes.get("offset_sign", -1))
-    b, k, n = offsets.shape[:3]
-    kps, count, seed = np.zeros((b, k, 3), points.dtype), np.zeros((b, k), np.int32), np.full((b, k), -1, np.int32)
+    b, k, _n = offsets.shape[:3]
+    kps, count, seed = (
+        np.zeros((b, k, 3), points.dtype),
+        np.zeros((b, k), np.int32),
+        np.full((b, k), -1, np.int32),
+    )
     for i, j in np.ndindex(b, k):
         votes = points[i].astype(compute) + sign * offsets[i, j].astype(compute)
         who = np.isfinite(votes).all(1) & (True if mask is None else mask[i] != 0)
@@ -78,7 +82,9 @@ def cases():
 
     def case(name, points, offsets, mask=None, dtype=np.float32, **attributes):
         inputs = dict(points=np.asarray(points, dtype), offsets=np.asarray(offsets, dtype))
-        return dict(name=name, inputs=inputs | ({} if mask is None else dict(mask=mask)), attributes=attributes)
+        return dict(
+            name=name, inputs=inputs | ({} if mask is None else dict(mask=mask)), attributes=attributes
+        )
 
     points, offsets = cloud(rng, 2, 3, 150)
     for dtype in (np.float16, np.float32, np.float64):
@@ -89,7 +95,12 @@ def cases():
     yield case("one_update", points, offsets, max_iter=0)
     yield case("positive_offsets", points, -offsets, offset_sign=1)
     for dtype in (np.bool_, np.int32, np.int64):
-        yield case(f"mask_{np.dtype(dtype).name}", points, offsets, (rng.random((2, 150)) < 0.5).astype(dtype) * dtype(3 if dtype is not np.bool_ else 1))
+        yield case(
+            f"mask_{np.dtype(dtype).name}",
+            points,
+            offsets,
+            (rng.random((2, 150)) < 0.5).astype(dtype) * dtype(3 if dtype is not np.bool_ else 1),
+        )
     yield case("nobody_votes", points, offsets, np.zeros((2, 150), bool))
     yield case("one_votes", points, offsets, np.arange(150)[None] == [[3], [149]])
     yield case("one_point", points[:, :1], offsets[:, :, :1])
@@ -103,7 +114,9 @@ def cases():
     broken[:, :, 3], broken[0, 1, 7, 2] = np.nan, np.inf
     yield case("not_finite", points, broken)
     yield case("all_nan", points, np.full_like(offsets, np.nan))
-    yield case("far_outlier", points, np.concatenate([offsets[:, :, :-1], np.full_like(offsets[:, :, :1], 1e30)], 2))
+    yield case(
+        "far_outlier", points, np.concatenate([offsets[:, :, :-1], np.full_like(offsets[:, :, :1], 1e30)], 2)
+    )
     yield case("in_buckets", *cloud(rng, 1, 2, 900, noise=0.03))
     yield case("scattered", rng.uniform(-1, 1, (1, 700, 3)), np.zeros((1, 1, 700, 3)))
     yield case("large", *cloud(rng, 1, 2, 2500, outliers=0.4, noise=0.002))

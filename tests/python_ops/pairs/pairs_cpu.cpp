@@ -1,5 +1,5 @@
-// Optional leading dimensions, an attribute and arithmetic as dimensions, workspace, an optional output, an input on the
-// host.
+// Optional leading dimensions, an attribute and arithmetic as dimensions, workspace, an optional output, an
+// input on the host.
 #include <algorithm>
 
 #include "opbridge/op.h"

@@ -10,4 +10,6 @@ void ramp(const opbridge::Call& call) {
 
 }  // namespace
 
-OPBRIDGE_OPERATORS(ramp) { return {opbridge::Operator(R"(Ramp(; n: int in [0, 1000]) -> y: f32[n])").cpu(ramp)}; }
+OPBRIDGE_OPERATORS(ramp) {
+  return {opbridge::Operator(R"(Ramp(; n: int in [0, 1000]) -> y: f32[n])").cpu(ramp)};
+}

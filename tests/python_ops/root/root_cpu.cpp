@@ -1,4 +1,5 @@
-// A gradient that needs an output and an attribute of the forward operator; an integer output beside the real one.
+// A gradient that needs an output and an attribute of the forward operator; an integer output beside the real
+// one.
 #include <cmath>
 
 #include "opbridge/op.h"
@@ -27,7 +28,8 @@ void root_grad(const Call& call) {
 }  // namespace
 
 OPBRIDGE_OPERATORS(root) {
-  return {opbridge::Operator(R"(Root(x: f64[*S]; scale: float = 1) -> (y: f64[*S], positive: i32[*S]) grad: RootGrad)")
+  return {opbridge::Operator(
+              R"(Root(x: f64[*S]; scale: float = 1) -> (y: f64[*S], positive: i32[*S]) grad: RootGrad)")
               .cpu(root),
           opbridge::Operator(R"(RootGrad(grad_y: f64[*S], y: f64[*S]; scale: float = 1) -> grad_x: f64[*S])")
               .cpu(root_grad)};
