@@ -153,9 +153,10 @@ void Session::Impl::use_cuda(OrtSessionOptions* native, const SessionOptions& op
     check(api, api->UpdateCUDAProviderOptions(cuda.get(), keys, values, 1), what);
     check(api, api->SessionOptionsAppendExecutionProvider_CUDA_V2(native, cuda.get()), what);
   } catch (const Error& e) {
-    throw Error(e.kind(), std::string(e.what()) +
-                              ". It needs a GPU driver and the CUDA and cuDNN libraries it was built with: pip "
-                              "install 'onnxruntime-gpu[cuda,cudnn]'");
+    throw Error(e.kind(),
+                std::string(e.what()) +
+                    ". It needs a GPU driver and the CUDA and cuDNN libraries it was built with: pip "
+                    "install 'onnxruntime-gpu[cuda,cudnn]'");
   }
   if (!options.allow_fallback) {
     check(api, api->AddSessionConfigEntry(native, "session.disable_cpu_ep_fallback", "1"));
