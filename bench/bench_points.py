@@ -8,54 +8,13 @@ are those of one thread. Rivals that are not installed are named and left out: p
 apt install libnanoflann-dev.
 """
 
-import argparse
 import ctypes
-import importlib.metadata
-import json
-import os
-import sys
-import time
 from pathlib import Path
 
-
-def arguments():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--runs", type=int, default=15)
-    parser.add_argument("--only", default="", help="names of cases, or their beginnings, separated by commas")
-    parser.add_argument("--json", help="where to write the times")
-    return parser.parse_args()
-
-
-ARGS = arguments()
-for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-    os.environ[variable] = str(ARGS.threads)
-if ARGS.threads == 1:
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-
-import numpy as np  # noqa: E402
-import onnxruntime as ort  # noqa: E402
-import opbridge  # noqa: E402
-import torch  # noqa: E402
-from onnx import TensorProto, helper  # noqa: E402
-from opbridge.paths import library_path  # noqa: E402
-
-torch.set_num_threads(ARGS.threads)
-torch.set_grad_enabled(False)
-OPS = opbridge.load(library_path("pvn3d_custom_op"), torch=False)
-OPS.threads = ARGS.threads
-OURS = "opbridge"
-
-
-def optional(name):
-    try:
-        return __import__(name)
-    except ImportError:
-        print(f"not installed, left out: {name}")
-        return None
-
+import numpy as np
+import torch
+from contest import OPS, OURS, built_in, optional, run
+from onnx import TensorProto, helper
 
 fpsample, torch_quickfps, pykdtree = (
     optional("fpsample"),
@@ -89,22 +48,6 @@ def surface(n, seed):
 
 def address(array):
     return ctypes.c_void_p(array.ctypes.data)
-
-
-def built_in(nodes, inputs, initializers=(), output="y"):
-    """A callable that runs a model of ONNX Runtime's own operators on `inputs`."""
-    infos = [
-        helper.make_tensor_value_info(k, helper.np_dtype_to_tensor_dtype(v.dtype), v.shape)
-        for k, v in inputs.items()
-    ]
-    out = [helper.make_tensor_value_info(output, TensorProto.FLOAT, None)]
-    graph = helper.make_graph(nodes, "g", infos, out, list(initializers))
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-    options = ort.SessionOptions()
-    options.intra_op_num_threads, options.log_severity_level = ARGS.threads, 3
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    values = {k: ort.OrtValue.ortvalue_from_numpy(v) for k, v in inputs.items()}
-    return lambda: session.run_with_ort_values([output], values)[0].numpy()
 
 
 def axis_tensor(axis):
@@ -291,52 +234,5 @@ CASES = {  # name: (case, goal)
 }
 
 
-# ----------------------------------------------------------------------------------------------------------- timing
-def measure(contestants):
-    """Milliseconds of each contestant: the median over runs, all contestants in turn."""
-    clock = time.process_time if ARGS.threads == 1 else time.perf_counter
-    times = {name: [] for name in contestants}
-    repeats = {}
-    for name, run in contestants.items():
-        start = time.perf_counter()
-        run()
-        repeats[name] = max(1, int(0.01 / max(time.perf_counter() - start, 1e-6)))
-    for _ in range(ARGS.runs):
-        for name, run in contestants.items():
-            start = clock()
-            for _ in range(repeats[name]):
-                run()
-            times[name].append((clock() - start) / repeats[name] * 1e3)
-    return {name: float(np.median(t)) for name, t in times.items()}
-
-
-def main():
-    versions = {m: importlib.metadata.version(m) for m in ("torch", "onnxruntime", "numpy")}
-    for module, name in ((fpsample, "fpsample"), (torch_quickfps, "torch-quickfps"), (pykdtree, "pykdtree")):
-        if module:
-            versions[name] = importlib.metadata.version(name)
-    report = {"threads": ARGS.threads, "versions": versions, "cases": {}}
-    missed = []
-    for name, (make, goal) in CASES.items():
-        if ARGS.only and not any(name.startswith(o) for o in ARGS.only.split(",")):
-            continue
-        contestants, right = make()
-        for who, run in contestants.items():
-            if not right(who, np.asarray(run())):
-                sys.exit(f"{name}: the result of {who} is wrong")
-        times = measure(contestants)
-        rivals = {who: t for who, t in times.items() if who != OURS}
-        best = min(rivals, key=rivals.get) if rivals else None
-        ratio = rivals[best] / times[OURS] if rivals else float("nan")
-        if not ratio >= goal:
-            missed.append(name)
-        report["cases"][name] = {"ms": times, "best_rival": best, "ratio": ratio, "goal": goal}
-        print(f"{name:36s} {times[OURS]:8.3f} ms   {ratio:5.2f}x (goal {goal}x)   " + ", ".join(
-            f"{who} {t:.3f}" for who, t in sorted(rivals.items(), key=lambda item: item[1])
-        ), flush=True)  # fmt: skip
-    print("goals missed: " + (", ".join(missed) or "none"))
-    if ARGS.json:
-        Path(ARGS.json).write_text(json.dumps(report, indent=1))
-
-
-main()
+installed = [(fpsample, "fpsample"), (torch_quickfps, "torch-quickfps"), (pykdtree, "pykdtree")]
+run(CASES, [name for module, name in installed if module])

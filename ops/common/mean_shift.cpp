@@ -1,5 +1,7 @@
 // The two inner loops of mean shift are compiled for several SIMD targets and chosen at run time; what they
 // compute does not depend on the target.
+#include <limits>
+
 #include "opbridge/op.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -8,6 +10,41 @@
 #include "common/mean_shift.h"
 #include "common/points.h"
 #include "common/simd.h"
+
+#ifndef OPBRIDGE_MEAN_SHIFT_BUCKETS
+#define OPBRIDGE_MEAN_SHIFT_BUCKETS
+namespace pvn3d {
+
+constexpr int64_t kBucket = 32;
+
+/// The bounding boxes of consecutive runs of kBucket votes; arrays are padded, with boxes that nothing is
+/// near to.
+template <class C>
+struct Buckets {
+  Buckets(Arena& arena, int64_t n) : count((n + kBucket - 1) / kBucket) {
+    const int64_t padded = (count + 15) / 16 * 16;
+    for (int k = 0; k < 3; ++k) low[k] = arena.take<C>(padded);
+    for (int k = 0; k < 3; ++k) high[k] = arena.take<C>(padded);
+    size = arena.take<C>(padded);
+    code = arena.take<C>(padded);
+    sure = arena.take<C>(padded);
+    unsure = arena.take<C>(padded);
+    for (int64_t b = count; b < padded; ++b) {
+      for (int k = 0; k < 3; ++k) low[k][b] = std::numeric_limits<C>::infinity();
+      for (int k = 0; k < 3; ++k) high[k][b] = -std::numeric_limits<C>::infinity();
+      size[b] = 0;
+    }
+  }
+
+  int64_t count;
+  C *low[3], *high[3];
+  C* size;           // votes in each
+  C* code;           // of the bucket that was looked at last: see classify()
+  C *sure, *unsure;  // for each bucket, votes that are closer than the bandwidth for certain, and perhaps
+};
+
+}  // namespace pvn3d
+#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace pvn3d {
@@ -99,6 +136,42 @@ void count_closer(const C* HWY_RESTRICT x, const C* HWY_RESTRICT y, const C* HWY
   }
 }
 
+// How the buckets of votes lie to one of them, `self`: codes[b] = 0 all pairs farther apart than sqrt(h2), 1
+// some, 2 none. Adds up the sizes of those with code 2 and 1. The bounds are computed as distances are, and
+// rounding is monotonic, so that all three are certain.
+template <class C>
+void classify(const Buckets<C>& buckets, int64_t self, C h2, C* HWY_RESTRICT sure, C* HWY_RESTRICT unsure) {
+  const Tag<C> d;
+  const int64_t width = static_cast<int64_t>(hn::Lanes(d));
+  const auto zero = hn::Zero(d), limit = hn::Set(d, h2);
+  auto sure_sum = zero, unsure_sum = zero;
+  for (int64_t b = 0; b < buckets.count; b += width) {
+    auto nearest = zero, farthest = zero;
+    for (int k = 0; k < 3; ++k) {
+      const auto low = hn::Load(d, buckets.low[k] + b), high = hn::Load(d, buckets.high[k] + b);
+      const auto self_low = hn::Set(d, buckets.low[k][self]), self_high = hn::Set(d, buckets.high[k][self]);
+      const auto gap = hn::Max(hn::Max(hn::Sub(low, self_high), hn::Sub(self_low, high)), zero);
+      const auto span = hn::Max(hn::Sub(high, self_low), hn::Sub(self_high, low));
+      nearest = hn::Add(nearest, hn::Mul(gap, gap));
+      farthest = hn::Add(farthest, hn::Mul(span, span));
+    }
+    const auto size = hn::Load(d, buckets.size + b);
+    const auto near = hn::Lt(nearest, limit), whole = hn::Lt(farthest, limit);
+    sure_sum = hn::Add(sure_sum, hn::IfThenElseZero(whole, size));
+    unsure_sum = hn::Add(unsure_sum, hn::IfThenElseZero(hn::AndNot(whole, near), size));
+    const auto code = hn::IfThenElse(whole, hn::Set(d, C(2)), hn::IfThenElseZero(near, hn::Set(d, C(1))));
+    hn::Store(code, d, buckets.code + b);
+  }
+  *sure = hn::GetLane(hn::SumOfLanes(d, sure_sum));
+  *unsure = hn::GetLane(hn::SumOfLanes(d, unsure_sum));
+}
+
+void classify_f32(const Buckets<float>& buckets, int64_t self, float h2, float* sure, float* unsure) {
+  classify(buckets, self, h2, sure, unsure);
+}
+void classify_f64(const Buckets<double>& buckets, int64_t self, double h2, double* sure, double* unsure) {
+  classify(buckets, self, h2, sure, unsure);
+}
 void weighted_sums_f32(const float* x, const float* y, const float* z, int64_t n, float cx, float cy,
                        float cz, float scale, float* out) {
   weighted_sums(x, y, z, n, cx, cy, cz, scale, out);
@@ -154,6 +227,15 @@ void count_closer(const double* x, const double* y, const double* z, int64_t fir
   best(x, y, z, first, last, begin, end, h2, counts);
 }
 
+void classify(const Buckets<float>& buckets, int64_t self, float h2) {
+  static const auto best = BEST_TARGET(classify_f32);
+  best(buckets, self, h2, buckets.sure + self, buckets.unsure + self);
+}
+void classify(const Buckets<double>& buckets, int64_t self, double h2) {
+  static const auto best = BEST_TARGET(classify_f64);
+  best(buckets, self, h2, buckets.sure + self, buckets.unsure + self);
+}
+
 template <class C>
 C squared_bandwidth(const MeanShiftOptions& o) {
   return static_cast<C>(o.bandwidth) * static_cast<C>(o.bandwidth);
@@ -174,25 +256,6 @@ C update(const C* x, const C* y, const C* z, int64_t n, C h2, C* c) {
 
 // ------------------------------------------------------------------------------------------- counting
 // neighbours
-
-constexpr int64_t kBucket = 32;
-
-template <class C>
-struct Box {
-  C low[3], high[3];
-};
-
-template <class C>
-Box<C> bounds(const C* x, const C* y, const C* z, int64_t begin, int64_t end) {
-  Box<C> box;
-  const C* axes[3] = {x, y, z};
-  for (int a = 0; a < 3; ++a) {
-    const auto [low, high] = std::minmax_element(axes[a] + begin, axes[a] + end);
-    box.low[a] = *low;
-    box.high[a] = *high;
-  }
-  return box;
-}
 
 // The bits of a cell number of 4 bits, three apart.
 uint32_t spread(uint32_t v) { return (v & 1) | (v & 2) << 2 | (v & 4) << 4 | (v & 8) << 6; }
@@ -228,9 +291,8 @@ void sort_votes(const MeanShiftMemory<C>& m, int64_t n, C h) {
   for (int64_t i = 0; i < n; ++i) m.order[start[key[i]]++] = static_cast<int32_t>(i);
 }
 
-// m.counts = for each vote the number of votes closer than the bandwidth. Pairs of buckets are decided as a
-// whole where their boxes allow it. That is exact without a margin: the bounds are computed as distances are,
-// and rounding is monotonic.
+// m.counts = for each vote the number of votes closer than the bandwidth; for votes that others beat for
+// certain, a number that is too small.
 template <class C>
 void count_neighbors(const MeanShiftMemory<C>& m, int64_t n, C h, C h2) {
   if (n <= 4 * kBucket) {
@@ -239,38 +301,41 @@ void count_neighbors(const MeanShiftMemory<C>& m, int64_t n, C h, C h2) {
     return;
   }
   sort_votes(m, n, h);
-  C *x = m.sorted, *y = x + n, *z = y + n;
+  C* axes[3] = {m.sorted, m.sorted + n, m.sorted + 2 * n};
   for (int64_t i = 0; i < n; ++i) {
-    x[i] = m.x[m.order[i]];
-    y[i] = m.y[m.order[i]];
-    z[i] = m.z[m.order[i]];
+    axes[0][i] = m.x[m.order[i]];
+    axes[1][i] = m.y[m.order[i]];
+    axes[2][i] = m.z[m.order[i]];
   }
-  // The boxes of the buckets fit into what `moved` holds: 6 values for every 32 votes.
-  auto* boxes = reinterpret_cast<Box<C>*>(m.moved);
-  const int64_t buckets = (n + kBucket - 1) / kBucket;
+  Arena arena(m.moved);  // ten values for every 32 votes: less than there is room for
+  const Buckets<C> buckets(arena, n);
   const auto end_of = [n](int64_t b) { return std::min(n, (b + 1) * kBucket); };
-  for (int64_t b = 0; b < buckets; ++b) boxes[b] = bounds(x, y, z, b * kBucket, end_of(b));
-  // `counts` follows the sorted order first; the permutation is undone through m.sorted's room at the end.
-  std::fill_n(m.counts, n, 0);
-  for (int64_t a = 0; a < buckets; ++a) {
-    int32_t whole = 0;
-    for (int64_t b = 0; b < buckets; ++b) {
-      C nearest = 0, farthest = 0;
-      for (int k = 0; k < 3; ++k) {
-        const C gap =
-            std::max({boxes[b].low[k] - boxes[a].high[k], boxes[a].low[k] - boxes[b].high[k], C(0)});
-        const C span = std::max(boxes[b].high[k] - boxes[a].low[k], boxes[a].high[k] - boxes[b].low[k]);
-        nearest += gap * gap;
-        farthest += span * span;
-      }
-      if (nearest >= h2) continue;
-      if (farthest < h2)
-        whole += static_cast<int32_t>(end_of(b) - b * kBucket);
-      else
-        count_closer(x, y, z, a * kBucket, end_of(a), b * kBucket, end_of(b), h2, m.counts);
+  for (int64_t b = 0; b < buckets.count; ++b) {
+    const int64_t begin = b * kBucket, end = end_of(b);
+    for (int k = 0; k < 3; ++k) {
+      const auto [low, high] = std::minmax_element(axes[k] + begin, axes[k] + end);
+      buckets.low[k][b] = *low;
+      buckets.high[k][b] = *high;
     }
-    for (int64_t i = a * kBucket; i < end_of(a); ++i) m.counts[i] += whole;
+    buckets.size[b] = static_cast<C>(end - begin);
   }
+  C best = 0;
+  for (int64_t a = 0; a < buckets.count; ++a) {
+    classify(buckets, a, h2);
+    best = std::max(best, buckets.sure[a]);
+  }
+  for (int64_t a = 0; a < buckets.count; ++a) {
+    const int64_t begin = a * kBucket, end = end_of(a);
+    std::fill(m.counts + begin, m.counts + end, static_cast<int32_t>(buckets.sure[a]));
+    if (buckets.unsure[a] == 0 || buckets.sure[a] + buckets.unsure[a] < best) continue;
+    classify(buckets, a, h2);
+    for (int64_t b = 0; b < buckets.count; ++b) {
+      if (buckets.code[b] != 1) continue;
+      count_closer(axes[0], axes[1], axes[2], begin, end, b * kBucket, end_of(b), h2, m.counts);
+    }
+    best = std::max(best, static_cast<C>(*std::max_element(m.counts + begin, m.counts + end)));
+  }
+  // From the sorted order back to the votes' own.
   auto* by_vote = reinterpret_cast<int32_t*>(m.sorted);
   for (int64_t i = 0; i < n; ++i) by_vote[m.order[i]] = m.counts[i];
   std::copy_n(by_vote, n, m.counts);

@@ -17,6 +17,41 @@ OPBRIDGE_HD Point<C> vote(const T* points, const T* offsets, int64_t i, C sign) 
   return {p.x + sign * o.x, p.y + sign * o.y, p.z + sign * o.z};
 }
 
+/// What one mean shift needs: the votes, and which point each came from.
+template <class C>
+struct VoteSet {
+  VoteSet(Arena& arena, int64_t n) : votes(arena, n), point(arena.take<int32_t>(n)) {}
+
+  /// Takes the votes of the points that point_of(0 .. count) names, leaving out negative ones and votes that
+  /// are not finite. Returns how many there are.
+  template <class T, class PointOf>
+  int64_t collect(const T* points, const T* offsets, C sign, int64_t count, const PointOf& point_of) const {
+    int64_t taken = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t who = point_of(i);
+      if (who < 0) continue;
+      const Point<C> v = vote<C>(points, offsets, who, sign);
+      if (!is_finite(v.x, v.y, v.z)) continue;
+      votes.x[taken] = v.x;
+      votes.y[taken] = v.y;
+      votes.z[taken] = v.z;
+      point[taken++] = static_cast<int32_t>(who);
+    }
+    return taken;
+  }
+
+  MeanShiftMemory<C> votes;
+  int32_t* point;
+};
+
+/// Bytes that Layout(arena, sizes...) takes.
+template <class Layout, class... Sizes>
+size_t bytes_of(Sizes... sizes) {
+  Arena arena;
+  Layout(arena, sizes...);
+  return arena.used();
+}
+
 inline MeanShiftOptions mean_shift_options(const opbridge::Call& call) {
   MeanShiftOptions o;
   o.bandwidth = call.attr_float("bandwidth");

@@ -12,9 +12,10 @@ using opbridge::dispatch;
 using opbridge::f16;
 using opbridge::Tensor;
 using pvn3d::Arena;
+using pvn3d::bytes_of;
 using pvn3d::Compute;
-using pvn3d::MeanShiftMemory;
 using pvn3d::Point;
+using pvn3d::VoteSet;
 
 enum Inputs { kPoints, kLabels, kKpOf, kCtrOf, kMeshKps, kMeshCtr, kRadii };
 enum Outputs { kRotation, kTranslation, kValid, kKps, kCount };
@@ -46,21 +47,6 @@ struct Frame {
   int32_t* voted;    // (M, K) somebody voted for it
 };
 
-// What one mean shift needs.
-template <class C>
-struct Problem {
-  Problem(Arena& arena, int64_t n) : votes(arena, n), point(arena.take<int32_t>(n)) {}
-  MeanShiftMemory<C> votes;
-  int32_t* point;  // which point each vote came from
-};
-
-template <class Layout, class... Sizes>
-size_t bytes_of(Sizes... sizes) {
-  Arena arena;
-  Layout(arena, sizes...);
-  return arena.used();
-}
-
 struct Sizes {
   explicit Sizes(const Call& call)
       : b(call.input_arg(kPoints).shape[0]),
@@ -74,28 +60,12 @@ template <class C>
 size_t workspace_of(const Sizes& s) {
   const int64_t problems = std::min(s.b * s.m * std::max<int64_t>(1, s.k), pvn3d::kSlots);
   return bytes_of<Frame<C>>(s.n, s.m, s.k) * static_cast<size_t>(s.b) +
-         bytes_of<Problem<C>>(s.n) * static_cast<size_t>(problems);
+         bytes_of<VoteSet<C>>(s.n) * static_cast<size_t>(problems);
 }
 
 size_t pose_workspace(const Call& call) {
   const Sizes s(call);
   return call.input_dtype(kPoints) == opbridge::DType::f64 ? workspace_of<double>(s) : workspace_of<float>(s);
-}
-
-// Votes of some points of a frame, without those that are not finite. Returns how many.
-template <class C, class T>
-int64_t collect(const Problem<C>& p, const T* points, const T* offsets, C sign, const int32_t* who,
-                int64_t count) {
-  int64_t votes = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    const Point<C> v = pvn3d::vote<C>(points, offsets, who[i], sign);
-    if (!pvn3d::is_finite(v.x, v.y, v.z)) continue;
-    p.votes.x[votes] = v.x;
-    p.votes.y[votes] = v.y;
-    p.votes.z[votes] = v.z;
-    p.point[votes++] = who[i];
-  }
-  return votes;
 }
 
 // Sorts a frame's points by object, keeping their order.
@@ -160,8 +130,8 @@ class Solver {
   template <class Body>
   void for_each_problem(int64_t count, const Body& body) const {
     pvn3d::for_each_problem(call_, count, bytes_of<Frame<C>>(s_.n, s_.m, s_.k) * static_cast<size_t>(s_.b),
-                            bytes_of<Problem<C>>(s_.n), [&](int64_t i, Arena& arena) {
-                              const Problem<C> p(arena, s_.n);
+                            bytes_of<VoteSet<C>>(s_.n), [&](int64_t i, Arena& arena) {
+                              const VoteSet<C> p(arena, s_.n);
                               body(i, p);
                             });
   }
@@ -171,12 +141,13 @@ class Solver {
   // Mean shift on each object's centre votes: its centre, and who votes for its keypoints.
   void find_centres() const {
     const bool filter = call_.attr_bool("ctr_filter");
-    for_each_problem(s_.b * s_.m, [&](int64_t i, const Problem<C>& p) {
+    for_each_problem(s_.b * s_.m, [&](int64_t i, const VoteSet<C>& p) {
       const int64_t b = i / s_.m, o = i % s_.m;
       const Frame<C> f = frame(b);
       const int32_t* members = f.member + f.start[o];
       const int64_t count = f.start[o + 1] - f.start[o];
-      const int64_t votes = collect(p, points(b), centre_offsets(b), sign_, members, count);
+      const int64_t votes =
+          p.collect(points(b), centre_offsets(b), sign_, count, [=](int64_t j) { return members[j]; });
       const auto result = pvn3d::mean_shift(p.votes, votes, options_);
       std::copy_n(result.centre, 3, f.centre + 3 * o);
       f.count[o] = static_cast<int32_t>(result.count);
@@ -224,11 +195,11 @@ class Solver {
   }
 
   void find_keypoints() const {
-    for_each_problem(s_.b * s_.m * s_.k, [&](int64_t i, const Problem<C>& p) {
+    for_each_problem(s_.b * s_.m * s_.k, [&](int64_t i, const VoteSet<C>& p) {
       const int64_t b = i / (s_.m * s_.k), o = i / s_.k % s_.m, k = i % s_.k;
       const Frame<C> f = frame(b);
-      const int64_t votes = collect(p, points(b), kp_of_.data() + (b * s_.k + k) * s_.n * 3, sign_,
-                                    f.voter + f.start[o], f.voters[o]);
+      const int64_t votes = p.collect(points(b), kp_of_.data() + (b * s_.k + k) * s_.n * 3, sign_,
+                                      f.voters[o], [&](int64_t j) { return f.voter[f.start[o] + j]; });
       const auto result = pvn3d::mean_shift(p.votes, votes, options_);
       std::copy_n(result.centre, 3, f.keypoint + 3 * (o * s_.k + k));
       f.voted[o * s_.k + k] = votes > 0;

@@ -14,8 +14,8 @@ using opbridge::f16;
 using opbridge::Tensor;
 using pvn3d::Arena;
 using pvn3d::Compute;
-using pvn3d::MeanShiftMemory;
 using pvn3d::Point;
+using pvn3d::VoteSet;
 
 // A mask of whatever type, or none.
 struct Mask {
@@ -33,26 +33,11 @@ struct Mask {
   size_t bytes = 0;
 };
 
-// What one keypoint needs: the votes, and which point each came from.
-template <class C>
-struct Memory {
-  Memory(Arena& arena, int64_t n) : votes(arena, n), point(arena.take<int32_t>(n)) {}
-  MeanShiftMemory<C> votes;
-  int32_t* point;
-};
-
-template <class C>
-size_t slot_bytes(int64_t n) {
-  Arena arena;
-  Memory<C>(arena, n);
-  return arena.used();
-}
-
 size_t aggregate_workspace(const Call& call) {
   const int64_t n = call.input_arg(0).shape[1],
                 problems = call.input_arg(1).shape[0] * call.input_arg(1).shape[1];
-  const size_t bytes =
-      call.input_dtype(0) == opbridge::DType::f64 ? slot_bytes<double>(n) : slot_bytes<float>(n);
+  const size_t bytes = call.input_dtype(0) == opbridge::DType::f64 ? pvn3d::bytes_of<VoteSet<double>>(n)
+                                                                   : pvn3d::bytes_of<VoteSet<float>>(n);
   return bytes * static_cast<size_t>(std::min(problems, pvn3d::kSlots));
 }
 
@@ -68,24 +53,16 @@ void aggregate(const Call& call) {
     const auto count = call.output<int32_t>(1), seed = call.output<int32_t>(2);
     const int64_t n = points.size(1), k = offsets.size(1);
     pvn3d::for_each_problem(
-        call, points.size(0) * k, 0, slot_bytes<C>(n), [&](int64_t problem, Arena& arena) {
-          const Memory<C> m(arena, n);
+        call, points.size(0) * k, 0, pvn3d::bytes_of<VoteSet<C>>(n), [&](int64_t problem, Arena& arena) {
+          const VoteSet<C> set(arena, n);
           const int64_t batch = problem / k;
-          int64_t votes = 0;
-          for (int64_t i = 0; i < n; ++i) {
-            if (!mask(batch * n + i)) continue;
-            const Point<C> v =
-                pvn3d::vote<C>(points.data() + batch * n * 3, offsets.data() + problem * n * 3, i, C(sign));
-            if (!pvn3d::is_finite(v.x, v.y, v.z)) continue;
-            m.votes.x[votes] = v.x;
-            m.votes.y[votes] = v.y;
-            m.votes.z[votes] = v.z;
-            m.point[votes++] = static_cast<int32_t>(i);
-          }
-          const auto result = pvn3d::mean_shift(m.votes, votes, options);
+          const int64_t votes =
+              set.collect(points.data() + batch * n * 3, offsets.data() + problem * n * 3, C(sign), n,
+                          [&](int64_t i) { return mask(batch * n + i) ? i : -1; });
+          const auto result = pvn3d::mean_shift(set.votes, votes, options);
           for (int a = 0; a < 3; ++a) kps[3 * problem + a] = static_cast<T>(result.centre[a]);
           if (count) count[problem] = static_cast<int32_t>(result.count);
-          if (seed) seed[problem] = result.seed < 0 ? -1 : m.point[result.seed];
+          if (seed) seed[problem] = result.seed < 0 ? -1 : set.point[result.seed];
         });
   });
 }

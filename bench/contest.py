@@ -1,0 +1,114 @@
+"""How the benchmarks of operators are run: contestants side by side in one process, each checked before it is timed.
+
+A case is a function that returns (contestants, right): callables by name, ours under OURS, and right(name, result).
+All contestants of a case run in turn, so that noise hits all alike; the ratio is the best exact rival's median over
+ours (process CPU time with one thread, else wall time). Goals are those of one thread.
+"""
+
+import argparse
+import importlib.metadata
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+
+def arguments():
+    parser = argparse.ArgumentParser(
+        description=sys.modules["__main__"].__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--runs", type=int, default=15)
+    parser.add_argument("--only", default="", help="names of cases, or their beginnings, separated by commas")
+    parser.add_argument("--json", help="where to write the times")
+    return parser.parse_args()
+
+
+ARGS = arguments()
+for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ[variable] = str(ARGS.threads)
+if ARGS.threads == 1:
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+
+import numpy as np  # noqa: E402
+import onnxruntime as ort  # noqa: E402
+import opbridge  # noqa: E402
+import torch  # noqa: E402
+from onnx import TensorProto, helper  # noqa: E402
+from opbridge.paths import library_path  # noqa: E402
+
+torch.set_num_threads(ARGS.threads)
+torch.set_grad_enabled(False)
+OPS = opbridge.load(library_path("pvn3d_custom_op"), torch=False)
+OPS.threads = ARGS.threads
+OURS = "opbridge"
+
+
+def optional(name):
+    try:
+        return __import__(name)
+    except ImportError:
+        print(f"not installed, left out: {name}")
+        return None
+
+
+def built_in(nodes, inputs, initializers=(), output="y"):
+    """A callable that runs a model of ONNX Runtime's own operators on `inputs`."""
+    infos = [
+        helper.make_tensor_value_info(k, helper.np_dtype_to_tensor_dtype(v.dtype), v.shape)
+        for k, v in inputs.items()
+    ]
+    out = [helper.make_tensor_value_info(output, TensorProto.FLOAT, None)]
+    graph = helper.make_graph(nodes, "g", infos, out, list(initializers))
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    options = ort.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = ARGS.threads, 3
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    values = {k: ort.OrtValue.ortvalue_from_numpy(v) for k, v in inputs.items()}
+    return lambda: session.run_with_ort_values([output], values)[0].numpy()
+
+
+def measure(contestants):
+    """Milliseconds of each contestant: the median over runs, all contestants in turn."""
+    clock = time.process_time if ARGS.threads == 1 else time.perf_counter
+    times = {name: [] for name in contestants}
+    repeats = {}
+    for name, run in contestants.items():
+        start = time.perf_counter()
+        run()
+        repeats[name] = max(1, int(0.01 / max(time.perf_counter() - start, 1e-6)))
+    for _ in range(ARGS.runs):
+        for name, run in contestants.items():
+            start = clock()
+            for _ in range(repeats[name]):
+                run()
+            times[name].append((clock() - start) / repeats[name] * 1e3)
+    return {name: float(np.median(t)) for name, t in times.items()}
+
+
+def run(cases, rivals):
+    """Runs {name: (case, goal)}; `rivals` are the installed packages whose versions belong in the report."""
+    versions = {m: importlib.metadata.version(m) for m in ("torch", "onnxruntime", "numpy", *rivals)}
+    report = {"threads": ARGS.threads, "versions": versions, "cases": {}}
+    missed = []
+    for name, (make, goal) in cases.items():
+        if ARGS.only and not any(name.startswith(o) for o in ARGS.only.split(",")):
+            continue
+        contestants, right = make()
+        for who, run in contestants.items():
+            if not right(who, np.asarray(run())):
+                sys.exit(f"{name}: the result of {who} is wrong")
+        times = measure(contestants)
+        others = {who: t for who, t in times.items() if who != OURS}
+        best = min(others, key=others.get) if others else None
+        ratio = others[best] / times[OURS] if others else float("nan")
+        if not ratio >= goal:
+            missed.append(name)
+        report["cases"][name] = {"ms": times, "best_rival": best, "ratio": ratio, "goal": goal}
+        print(f"{name:36s} {times[OURS]:8.3f} ms   {ratio:5.2f}x (goal {goal}x)   " + ", ".join(
+            f"{who} {t:.3f}" for who, t in sorted(others.items(), key=lambda item: item[1])
+        ), flush=True)  # fmt: skip
+    print("goals missed: " + (", ".join(missed) or "none"))
+    if ARGS.json:
+        Path(ARGS.json).write_text(json.dumps(report, indent=1))
