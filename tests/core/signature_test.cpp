@@ -354,6 +354,7 @@ TEST(Words, Lists) {
   EXPECT_EQ(list_of({"a", "b", "c"}, "and"), "a, b and c");
   EXPECT_EQ(did_you_mean("raduis", {"radius", "nsample"}), "; did you mean 'radius'?");
   EXPECT_EQ(did_you_mean("MyClip", {"my_clip"}), "; did you mean 'my_clip'?");
+  EXPECT_EQ(did_you_mean("Qeury", {"Query"}), "; did you mean 'Query'?");
   EXPECT_EQ(did_you_mean("zzz", {"radius", "nsample"}), "");
   EXPECT_EQ(did_you_mean("x", {}), "");
 }
