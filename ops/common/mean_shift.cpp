@@ -202,37 +202,33 @@ namespace pvn3d {
 
 namespace {
 
-#define BEST_TARGET(f)                                                                       \
-  best_target<decltype(&HWY_STATIC_DISPATCH(f))>(HWY_CHOOSE_FALLBACK(f), HWY_CHOOSE_SSE4(f), \
-                                                 HWY_CHOOSE_AVX2(f), HWY_CHOOSE_AVX3(f))
-
 void weighted_sums(const float* x, const float* y, const float* z, int64_t n, const float* c, float scale,
                    float* out) {
-  static const auto best = BEST_TARGET(weighted_sums_f32);
+  static const auto best = OPBRIDGE_BEST_TARGET(weighted_sums_f32);
   best(x, y, z, n, c[0], c[1], c[2], scale, out);
 }
 void weighted_sums(const double* x, const double* y, const double* z, int64_t n, const double* c,
                    double scale, double* out) {
-  static const auto best = BEST_TARGET(weighted_sums_f64);
+  static const auto best = OPBRIDGE_BEST_TARGET(weighted_sums_f64);
   best(x, y, z, n, c[0], c[1], c[2], scale, out);
 }
 void count_closer(const float* x, const float* y, const float* z, int64_t first, int64_t last, int64_t begin,
                   int64_t end, float h2, int32_t* counts) {
-  static const auto best = BEST_TARGET(count_closer_f32);
+  static const auto best = OPBRIDGE_BEST_TARGET(count_closer_f32);
   best(x, y, z, first, last, begin, end, h2, counts);
 }
 void count_closer(const double* x, const double* y, const double* z, int64_t first, int64_t last,
                   int64_t begin, int64_t end, double h2, int32_t* counts) {
-  static const auto best = BEST_TARGET(count_closer_f64);
+  static const auto best = OPBRIDGE_BEST_TARGET(count_closer_f64);
   best(x, y, z, first, last, begin, end, h2, counts);
 }
 
 void classify(const Buckets<float>& buckets, int64_t self, float h2) {
-  static const auto best = BEST_TARGET(classify_f32);
+  static const auto best = OPBRIDGE_BEST_TARGET(classify_f32);
   best(buckets, self, h2, buckets.sure + self, buckets.unsure + self);
 }
 void classify(const Buckets<double>& buckets, int64_t self, double h2) {
-  static const auto best = BEST_TARGET(classify_f64);
+  static const auto best = OPBRIDGE_BEST_TARGET(classify_f64);
   best(buckets, self, h2, buckets.sure + self, buckets.unsure + self);
 }
 

@@ -19,6 +19,7 @@
 #if defined(__x86_64__)
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_AVX3_DL)  // leaves the baseline, SSE4, AVX2 and AVX3 (AVX-512)
 #else
+#undef HWY_COMPILE_ONLY_STATIC
 #define HWY_COMPILE_ONLY_STATIC  // NEON on aarch64
 #endif
 #undef HWY_IS_DEBUG_BUILD
@@ -43,12 +44,15 @@ Function best_target(Function baseline, Function sse4, Function avx2, Function a
 
 }  // namespace pvn3d
 
+/// The function `f` of the SIMD namespaces for this processor. The static target is the baseline, and where
+/// only that one is compiled (aarch64, sanitizers) the others are null.
+#define OPBRIDGE_BEST_TARGET(f)                                                                        \
+  ::pvn3d::best_target<decltype(&HWY_STATIC_DISPATCH(f))>(&HWY_STATIC_DISPATCH(f), HWY_CHOOSE_SSE4(f), \
+                                                          HWY_CHOOSE_AVX2(f), HWY_CHOOSE_AVX3(f))
+
 /// best_<f>(): the kernel `f` for this processor.
-#define OPBRIDGE_DISPATCHED_KERNEL(f)                                                                    \
-  static opbridge::Kernel best_##f() {                                                                   \
-    return best_target<opbridge::Kernel>(HWY_CHOOSE_FALLBACK(f), HWY_CHOOSE_SSE4(f), HWY_CHOOSE_AVX2(f), \
-                                         HWY_CHOOSE_AVX3(f));                                            \
-  }
+#define OPBRIDGE_DISPATCHED_KERNEL(f) \
+  static opbridge::Kernel best_##f() { return OPBRIDGE_BEST_TARGET(f); }
 /// any_<f>(): the workspace function `f`, which is the same for all.
 #define OPBRIDGE_DISPATCHED_WORKSPACE(f) \
   static size_t any_##f(const opbridge::Call& call) { return HWY_STATIC_DISPATCH(f)(call); }
