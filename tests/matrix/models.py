@@ -636,7 +636,7 @@ def argument_cases(c):
     c.fails(
         "variadic, 70",
         many,
-        "run",
+        "load",
         ["opbridge.test::VariadicSum", "node7", "64", "71"],
         {"scale": np.float32(2), **{n: np.zeros(3, np.float32) for n in names}},
     )
