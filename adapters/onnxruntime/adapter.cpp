@@ -82,8 +82,7 @@ OrtStatus* to_status(const OrtApi* api) noexcept {
 
 namespace {
 
-// -------------------------------------------------------------------------------------------------------
-// attributes
+// --- attributes
 
 // A node's attributes cannot be listed, so each declared one is asked for in every type until one answers.
 bool read_attribute(const OrtApi* api, const OrtKernelInfo* info, const char* name, AttributeType type,
@@ -192,8 +191,7 @@ void check_outputs(const OrtApi* api, const OrtKernelInfo* info, const Signature
   }
 }
 
-// -----------------------------------------------------------------------------------------------------------
-// kernel
+// --- kernel
 
 // GetTensorElementTypeAndShapeDataReference came with 1.24 and is not in the headers this is built with. It
 // returns the tensor's own dimensions without allocating, which halves the cost of a call.
@@ -444,8 +442,7 @@ OrtStatus* ORT_API_CALL compute_kernel(void* kernel, OrtKernelContext* context) 
   }
 }
 
-// ------------------------------------------------------------------------------------------------------
-// description
+// --- description
 
 OrtCustomOpInputOutputCharacteristic characteristic(const Argument& a) {
   return a.variadic ? INPUT_OUTPUT_VARIADIC : a.optional ? INPUT_OUTPUT_OPTIONAL : INPUT_OUTPUT_REQUIRED;
@@ -496,8 +493,7 @@ void describe(Overload& o) {
   }
 }
 
-// --------------------------------------------------------------------------------------------------------
-// registration
+// --- registration
 
 #if defined(OPBRIDGE_TEST_CUDA_PROVIDER)  // tests without a GPU let another provider stand in
 constexpr const char* kCudaProvider = OPBRIDGE_TEST_CUDA_PROVIDER;

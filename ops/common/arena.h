@@ -7,8 +7,7 @@
 namespace pvn3d {
 
 /// The same function lays out the workspace twice: over null, to learn its size, and over the memory itself.
-///   struct Layout { explicit Layout(Arena& a, int64_t n) : x(a.take<float>(n)), id(a.take<int32_t>(n)) {}
-///   ... };
+///   struct Layout { explicit Layout(Arena& a, int64_t n) : x(a.take<float>(n)), id(a.take<int32_t>(n)) {} ... };
 class Arena {
  public:
   static constexpr size_t kAlignment = 64;

@@ -250,8 +250,7 @@ C update(const C* x, const C* y, const C* z, int64_t n, C h2, C* c) {
   return std::sqrt(squared_norm(dx, dy, dz));
 }
 
-// ------------------------------------------------------------------------------------------- counting
-// neighbours
+// --- counting neighbours
 
 // The bits of a cell number of 4 bits, three apart.
 uint32_t spread(uint32_t v) { return (v & 1) | (v & 2) << 2 | (v & 4) << 4 | (v & 8) << 6; }

@@ -8,11 +8,13 @@
 ///   max  () or (1)   T   upper bound; absent: none
 ///   y    (*S)        T
 /// T is f16, bf16, f32, f64, i32 or i64.
-/// Edges: NaN in x stays NaN; a NaN bound gives NaN everywhere; min > max gives max; an empty x gives an
-/// empty y. Numerics: only comparisons, so exact, and CPU and CUDA agree bit for bit. Memory: no workspace; y
-/// may alias x.   Cost: O(x), bound by memory traffic. Gradient: my_clip_grad, grad_y where min <= x <= max
-/// and 0 elsewhere (also where x or a bound is NaN); none for the bounds. Errors: shape or dtype outside this
-/// table. Source: torch.clamp and ONNX Clip, whose results it equals.
+/// Edges: NaN in x stays NaN; a NaN bound gives NaN everywhere; min > max gives max; an empty x gives an empty y.
+/// Numerics: only comparisons, so exact, and CPU and CUDA agree bit for bit.
+/// Memory: no workspace; y may alias x.   Cost: O(x), bound by memory traffic.
+/// Gradient: my_clip_grad, grad_y where min <= x <= max and 0 elsewhere (also where x or a bound is NaN); none
+///   for the bounds.
+/// Errors: shape or dtype outside this table.
+/// Source: torch.clamp and ONNX Clip, whose results it equals.
 void my_clip_cuda(const opbridge::Call& call);
 void my_clip_grad_cuda(const opbridge::Call& call);
 

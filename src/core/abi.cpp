@@ -31,8 +31,7 @@ static_assert(sizeof(OpbridgeError) == 2048 && sizeof(OpbridgeTensorSpec) == 136
 static_assert(kMaxRank == OPBRIDGE_MAX_RANK && static_cast<int>(ErrorKind::kInternal) == OPBRIDGE_INTERNAL,
               "");
 
-// ----------------------------------------------------------------------------------------------------------
-// errors
+// --- errors
 
 int32_t report(OpbridgeError* error, ErrorKind kind, const char* message) noexcept {
   if (error != nullptr && error->size > offsetof(OpbridgeError, message)) {
@@ -67,8 +66,7 @@ int32_t guarded(OpbridgeError* error, F&& f) noexcept {
   }
 }
 
-// ---------------------------------------------------------------------------------------------------------
-// tensors
+// --- tensors
 
 // DLPack's (code, bits) of each DType, in DType's order.
 struct DlType {
@@ -161,8 +159,7 @@ void spec_args(const TensorSpec* specs, size_t count, TensorArg* out) {
   for (size_t i = 0; i < count; ++i) out[i] = {nullptr, specs[i].shape, specs[i].rank, specs[i].dtype, true};
 }
 
-// --------------------------------------------------------------------------------------------------------
-// functions
+// --- functions
 
 AttributeValue read_attribute(const OpbridgeAttribute& a) {
   AttributeValue v;

@@ -11,8 +11,7 @@ namespace opbridge {
 
 namespace {
 
-// ---------------------------------------------------------------------------------------------------------
-// manifest
+// --- manifest
 
 std::string quoted(const std::string& text) {
   std::string out = "\"";
@@ -167,8 +166,7 @@ std::string manifest_json(const Library& library) {
          ",\n \"operators\": [" + operators + "\n]}\n";
 }
 
-// --------------------------------------------------------------------------------------------------------
-// gradients
+// --- gradients
 
 template <class List>
 bool has_name(const List& list, const std::string& name) {

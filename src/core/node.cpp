@@ -11,8 +11,7 @@
 
 namespace opbridge {
 
-// ---------------------------------------------------------------------------------------------------
-// attributes
+// --- attributes
 
 namespace {
 
@@ -106,8 +105,7 @@ std::vector<AttributeValue> resolve_attributes(
   return values;
 }
 
-// ----------------------------------------------------------------------------------------------------------
-// node
+// --- node
 
 bool dim_arithmetic(Dim::Kind kind, int64_t x, int64_t y, int64_t* result) {
   switch (kind) {
@@ -481,8 +479,7 @@ void rethrow_with_title(const std::string& title) {
   }
 }
 
-// ----------------------------------------------------------------------------------------------------------
-// call
+// --- call
 
 const AttributeValue& Call::attribute(std::string_view name, AttributeType type) const {
   const auto& declared = signature_->attributes;

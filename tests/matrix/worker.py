@@ -228,7 +228,8 @@ def no_leak_where_the_library_is_unloaded_each_time():
         good_session()[1]()
         gc.collect()
 
-    for _ in range(200):  # the heap takes its time to settle: 0.9 MB in the first 200, 0.1 MB in each 200 that follow
+    # The heap takes its time to settle: 0.9 MB in the first 200, 0.1 MB in each 200 that follow.
+    for _ in range(200):
         once()
     before = resident_mb()
     for _ in range(200):

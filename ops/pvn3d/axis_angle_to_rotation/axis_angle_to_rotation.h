@@ -4,13 +4,13 @@
 
 #include "common/rotations.h"
 
-/// Rotation matrices of axis-angle vectors (rotation vectors): the direction is the axis, the length the
-/// angle.
+/// Rotation matrices of axis-angle vectors (rotation vectors): the direction is the axis, the length the angle.
 ///   axis_angle  (*S, 3)     T   [rad]
 ///   rotation    (*S, 3, 3)  T   row-major, det +1, for column vectors
 /// T is f16, f32 or f64.
 /// Edges: 0 gives the identity; below 1e-4 rad a series replaces sin(t)/t and (1 - cos t)/t^2; NaN gives NaN.
-/// Numerics: computed in f64.   Memory: no workspace; an output may not alias an input.   Cost: O(S).
+/// Numerics: computed in f64.
+/// Memory: no workspace; an output may not alias an input.   Cost: O(S).
 /// Gradient: axis_angle_to_rotation_grad, smooth through 0.
 /// Errors: shape or dtype outside this table.
 /// Source: Rodrigues.

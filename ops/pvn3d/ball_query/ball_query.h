@@ -4,18 +4,23 @@
 #include "opbridge/op.h"
 
 /// Indices of up to `nsample` points of `xyz` closer than `radius` to each of `new_xyz`.
-///   xyz         (B, N, 3) T     [m]        new_xyz (B, M, 3) T  [m], same frame
-///   radius      attr float > 0  [m]        nsample attr int, 1..1024
-///   min_radius  attr float >= 0 [m]        points closer than this do not count, except at distance 0
-///   idx         (B, M, nsample) i32        ascending; unused slots repeat the first hit
-///   count       (B, M) i32, optional       hits, at most nsample
+///   xyz         (B, N, 3) T           [m]
+///   new_xyz     (B, M, 3) T           [m] centres, same frame
+///   radius      attr float > 0        [m]
+///   nsample     attr int, 1..1024     slots a centre
+///   min_radius  attr float >= 0, = 0  [m] points closer than this do not count, except at distance 0
+///   idx         (B, M, nsample) i32   ascending; unused slots repeat the first hit
+///   count       (B, M) i32, optional  hits, at most nsample
 /// T is f16, f32 or f64.
 /// Edges: a point at exactly `radius` is outside; NaN and infinity never match; no hit gives 0s and count 0.
-/// B 0 or M 0 gives an empty output. Numerics: the squared distance in f32 (f64 for f64) decides, without
-/// fused multiply-add: CPU and CUDA agree exactly. Memory: workspace about 80 N bytes a cloud (f32).
-/// Cost: O(N log N + M * hits) on even clouds. Errors: N = 0 with M > 0; shape, dtype or attribute outside
-/// this table. Source: PointNet++ (Qi et al. 2017), section 3.2; min_radius as mmcv. Differs from pytorch3d,
-/// which pads with -1.
+///   B 0 or M 0 gives an empty output.
+/// Numerics: the squared distance in f32 (f64 for f64) decides, without fused multiply-add: CPU and CUDA agree
+///   exactly.
+/// Memory: workspace about 80 N bytes a cloud (f32); an output may not alias an input.
+/// Cost: O(N log N + M * hits) on even clouds.
+/// Errors: N = 0 with M > 0; shape, dtype or attribute outside this table.
+/// Source: PointNet++ (Qi et al. 2017), section 3.2; min_radius as mmcv. Differs from pytorch3d, which pads
+///   with -1.
 
 namespace ball_query {
 

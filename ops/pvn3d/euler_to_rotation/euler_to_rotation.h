@@ -5,19 +5,18 @@
 #include "common/rotations.h"
 
 /// Rotation matrices of Euler angles.
-///   angles     (*S, 3)     T   [rad], about the axes of `order`, first to last
-///   order      attr string = xyz   the axes of the three angles: xyz, xzy, ... or with a repeated one: xyx,
-///   zxz, ... extrinsic  attr bool = true    about fixed axes: R = R3 R2 R1 (for xyz: Rz(e2) Ry(e1) Rx(e0));
-///   false: about axes that
-///                                  turn with the body: R = R1 R2 R3
-///   rotation   (*S, 3, 3)  T   row-major, det +1, for column vectors
+///   angles     (*S, 3)     T          [rad], about the axes of `order`, first to last
+///   order      attr string = xyz      the axes of the three angles: xyz, xzy, ... or with one twice: xyx, zxz, ...
+///   extrinsic  attr bool = true       about fixed axes: R = R3 R2 R1 (for xyz: Rz(e2) Ry(e1) Rx(e0));
+///                                     false: about axes that turn with the body: R = R1 R2 R3
+///   rotation   (*S, 3, 3)  T          row-major, det +1, for column vectors
 /// T is f16, f32 or f64.
 /// Edges: any angle is allowed; NaN gives NaN.
-/// Numerics: computed in f64.   Memory: no workspace; an output may not alias an input.   Cost: O(S).
+/// Numerics: computed in f64.
+/// Memory: no workspace; an output may not alias an input.   Cost: O(S).
 /// Gradient: euler_to_rotation_grad.
 /// Errors: shape, dtype or attribute outside this table.
-/// Source: transformations.py (Gohlke), whose "sxyz" is the default; SciPy writes extrinsic orders in lower
-/// case.
+/// Source: transformations.py (Gohlke), whose "sxyz" is the default; SciPy writes extrinsic orders in lower case.
 void euler_to_rotation_cuda(const opbridge::Call& call);
 void euler_to_rotation_grad_cuda(const opbridge::Call& call);
 

@@ -4,22 +4,23 @@
 #include "opbridge/op.h"
 
 /// Indices of `npoint` points of each cloud, each the farthest from those taken before it.
-///   xyz          (B, N, 3) T           [m]
-///   npoint       attr int, 0..1048576        start  attr int, 0..N-1: the first index
-///   min_sq_norm  attr float            [m^2] points with x*x+y*y+z*z <= this are never selected; negative:
-///   all may be tie_order    attr string           who wins among equally far points: lowest_index, or
-///   pointnet2, the order of
-///                                      the PointNet++ CUDA kernel: smallest (k mod threads, k)
-///   idx          (B, npoint) i32
+///   xyz          (B, N, 3) T             [m]
+///   npoint       attr int, 0..1048576    points to take
+///   start        attr int, 0..N-1, = 0   the first index
+///   min_sq_norm  attr float = -1         [m^2] points with x*x+y*y+z*z <= this are never selected; below 0: none
+///   tie_order    attr string             who wins among equally far points: lowest_index (default), or pointnet2,
+///                                        the order of the PointNet++ CUDA kernel: smallest (k mod threads, k)
+///   idx          (B, npoint) i32         in the order taken
 /// T is f16, f32 or f64.
 /// Edges: a point that is not finite is never selected, and as `start` is at no distance from anyone; `start`
-/// itself is not tested. No selectable point gives `start` everywhere. npoint > N repeats the winner among
-/// distances 0. Distances count up to 1e10 m^2, as upstream. npoint 0 or B 0 gives an empty output. Numerics:
-/// squared distances in f32 (f64 for f64) decide, without fused multiply-add: CPU and CUDA agree exactly.
-/// Memory: workspace about 80 N bytes a cloud (f32).   Cost: O(N log N + npoint * N / 8) at worst, a fraction
-/// of it on real clouds; clouds run in parallel. Errors: N = 0 with npoint > 0; start >= N; shape, dtype or
-/// attribute outside this table. Source: Gonzalez 1985; Qi et al. 2017 (PointNet++), whose kernel this equals
-/// with start 0, min_sq_norm 1e-3 and tie_order pointnet2.
+///   itself is not tested. No selectable point gives `start` everywhere. npoint > N repeats the winner among
+///   distances 0. Distances count up to 1e10 m^2, as upstream. npoint 0 or B 0 gives an empty output.
+/// Numerics: squared distances in f32 (f64 for f64) decide, without fused multiply-add: CPU and CUDA agree exactly.
+/// Memory: workspace about 80 N bytes a cloud (f32); an output may not alias an input.
+/// Cost: O(N log N + npoint * N / 8) at worst, a fraction of it on real clouds; clouds run in parallel.
+/// Errors: N = 0 with npoint > 0; start >= N; shape, dtype or attribute outside this table.
+/// Source: Gonzalez 1985; Qi et al. 2017 (PointNet++), whose kernel this equals with start 0, min_sq_norm 1e-3
+///   and tie_order pointnet2.
 
 namespace farthest_point_sample {
 

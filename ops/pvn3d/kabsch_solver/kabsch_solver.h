@@ -3,27 +3,25 @@
 #include "common/rigid.h"
 #include "opbridge/op.h"
 
-/// Rotation R and translation t that bring one point set onto another: minimises sum w |R template + t -
-/// pred|^2.
-///   template_kps  (N, 3) or (*B, N, 3)  T  [m], object frame
-///   pred_kps      (*B, N, 3)            T  [m], camera frame
-///   weights       (N) or (*B, N)        T  >= 0; absent: all 1. Only their ratios matter
-///   rotation      (*B, 3, 3)            T  R, row-major, det +1: pred = R template + t for column vectors
-///   translation   (*B, 3)               T  [m], camera frame
+/// Rotation R and translation t that bring one point set onto another: minimises sum w |R template + t - pred|^2.
+///   template_kps  (N, 3) or (*B, N, 3)  T    [m], object frame
+///   pred_kps      (*B, N, 3)            T    [m], camera frame
+///   weights       (N) or (*B, N)        T    >= 0; absent: all 1. Only their ratios matter
+///   rotation      (*B, 3, 3)            T    R, row-major, det +1: pred = R template + t for column vectors
+///   translation   (*B, 3)               T    [m], camera frame
 ///   valid         (*B)                  i32  0 no pose, 1 the pose, 2 a best pose, but not the only one
 /// T is f16, f32 or f64. B is any number of dimensions, none in the published recipe.
-/// Edges: points in a plane have one pose, mirrored ones too. On a line, coincident, or mirrored with two
-/// equal singular
-///   values: one of the best, valid 2 (coincident: R = I). No points, weights that add up to 0 or less, NaN
-///   or infinity anywhere: R = I, t = 0, valid 0.
-/// Numerics: everything in f64, whatever T; covariance scaled by its largest entry, so that any unit of
-/// length works. Memory: no workspace; an output may not alias an input.   Cost: O(B N), about 1 us a
-/// problem. Gradient: kabsch_solver_grad, for rotation and translation with respect to both point sets and
-/// the weights. Where the
-///   pose is not unique the undetermined direction gets 0.
+/// Edges: points in a plane have one pose, mirrored ones too. On a line, coincident, or mirrored with two equal
+///   singular values: one of the best, valid 2 (coincident: R = I). No points, weights that add up to 0 or less,
+///   NaN or infinity anywhere: R = I, t = 0, valid 0.
+/// Numerics: everything in f64, whatever T; covariance scaled by its largest entry, so that any unit of length
+///   works.
+/// Memory: no workspace; an output may not alias an input.   Cost: O(B N), about 1 us a problem.
+/// Gradient: kabsch_solver_grad, for rotation and translation with respect to both point sets and the weights.
+///   Where the pose is not unique the undetermined direction gets 0.
 /// Errors: shape or dtype outside this table.
 /// Source: Kabsch 1976, Umeyama 1991 (determinant), Horn 1987 (quaternion). Differs from pytorch3d, which
-/// returns R^T.
+///   returns R^T.
 void kabsch_solver_cuda(const opbridge::Call& call);
 void kabsch_solver_grad_cuda(const opbridge::Call& call);
 

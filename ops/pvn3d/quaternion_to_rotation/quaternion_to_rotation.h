@@ -6,16 +6,17 @@
 #include "common/rotations.h"
 
 /// Rotation matrices of quaternions, which need not have length 1.
-///   quaternion    (*S, 4)     T   (w, x, y, z), or (x, y, z, w)
+///   quaternion    (*S, 4)     T      (w, x, y, z), or (x, y, z, w)
 ///   scalar_first  attr bool = true   w comes first
-///   rotation      (*S, 3, 3)  T   row-major, det +1, for column vectors
+///   rotation      (*S, 3, 3)  T      row-major, det +1, for column vectors
 /// T is f16, f32 or f64.
 /// Edges: |q|^2 < 1e-12 gives the identity (and gradient 0); NaN gives NaN.
-/// Numerics: computed in f64.   Memory: no workspace; an output may not alias an input.   Cost: O(S).
+/// Numerics: computed in f64.
+/// Memory: no workspace; an output may not alias an input.   Cost: O(S).
 /// Gradient: quaternion_to_rotation_grad; along the quaternion itself it is 0.
 /// Errors: shape, dtype or attribute outside this table.
-/// Source: Hamilton; the order (w, x, y, z) is that of pytorch3d and Eigen's constructor, (x, y, z, w) that
-/// of SciPy and ROS.
+/// Source: Hamilton; the order (w, x, y, z) is that of pytorch3d and Eigen's constructor, (x, y, z, w) that of
+///   SciPy and ROS.
 void quaternion_to_rotation_cuda(const opbridge::Call& call);
 void quaternion_to_rotation_grad_cuda(const opbridge::Call& call);
 
