@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 apt_packages=(
   g++ make cmake ninja-build pkg-config git binutils ccache patchelf python3-venv
   libgtest-dev libgmock-dev libbenchmark-dev libhwy-dev libcli11-dev nlohmann-json3-dev
-  protobuf-compiler libprotobuf-dev zlib1g-dev libminizip-dev
+  protobuf-compiler libprotobuf-dev zlib1g-dev libminizip-dev libpng-dev
 )
 
 step() { echo "setup: $*"; }
