@@ -10,9 +10,11 @@ from pathlib import Path
 
 import matplotlib
 import numpy as np
+import torch
 from evaluate import console, evaluate, views_of
 from export_pvn3d import export
 from frames import load_frames
+from network import PoseModel
 from objects import load_objects
 
 OUT = Path(__file__).parents[2] / "build" / "demo"
@@ -59,7 +61,10 @@ def picture(poses, path):
         axis.imshow(frame["color"])
         for i, view in of_frame[frame["color_file"]]:
             entry = objects[view["name"]]
-            draw_box(axis, entry, view["rotation"], view["translation"], camera, TRUE)
+            true = np.reshape(view["rotation"], (3, 3)), np.array(view["translation"])
+            if entry["symmetric"]:  # turned about its axis as the model turns it
+                true = PoseModel.towards_camera(*map(torch.from_numpy, true)).numpy(), true[1]
+            draw_box(axis, entry, *true, camera, TRUE)
             if poses["valid"][i]:
                 estimate = poses["rotation"][i], poses["translation"][i]
                 draw_box(axis, entry, *estimate, camera, ESTIMATED)

@@ -1,9 +1,9 @@
-"""Trains the network on the crops of generate.py and writes models/pvn3d.npz. On one core, about 70 minutes.
+"""Trains the network on the crops of generate.py and writes models/pvn3d.npz. docs/pvn3d.md has the commands.
 
-  python examples/pvn3d/train.py DATA --validation FOLDER [--steps 10000]
+  python examples/pvn3d/train.py DATA --validation FOLDER [--steps 5500]
 
 DATA is a folder of shards (generate.py crops DATA), which may still be growing. A checkpoint beside the weights keeps
-everything; the same command goes on from it.
+everything; the same command goes on from it. Validation every five minutes goes to a .log beside the weights.
 """
 
 import argparse
@@ -111,7 +111,7 @@ def main():
     )
     parser.add_argument("data", type=Path)
     parser.add_argument("--validation", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=10000)
+    parser.add_argument("--steps", type=int, default=5500)
     parser.add_argument("--stop", type=int, help="end before this step, to go on later")
     parser.add_argument("--batch", type=int, default=24)
     parser.add_argument("--learning-rate", type=float, default=3e-3)
