@@ -13,11 +13,13 @@ import opbridge
 import pytest
 import torch
 from conftest import ROOT, built
+from PIL import Image
 
 EXAMPLE = ROOT / "examples/pvn3d"
 sys.path.insert(0, str(EXAMPLE))
 
 import crops  # noqa: E402
+import demo  # noqa: E402
 import evaluate  # noqa: E402
 import export_pvn3d  # noqa: E402
 import frames  # noqa: E402
@@ -275,6 +277,61 @@ def test_symmetric_pose_looks_at_the_camera():
     camera = -(turned.mT @ translation[..., None])[..., 0]
     np.testing.assert_allclose(camera[:, 1], 0, atol=1e-6)
     assert (camera[:, 0] > 0).all()
+
+
+# --- evaluation and demo
+
+
+def true_poses(views):
+    return {
+        "rotation": np.array([np.reshape(view["rotation"], (3, 3)) for _, view in views]),
+        "translation": np.array([view["translation"] for _, view in views]),
+        "valid": np.ones(len(views), int),
+    }
+
+
+def test_errors(scene):
+    """Of true poses 0, of a shift its length, of a bottle turned about its axis 0, of no pose infinity."""
+    views = scene[2][:40]
+    diameters = np.array(
+        [{o["name"]: o["diameter"] for o in objects.load_objects()}[v["name"]] for _, v in views]
+    )
+    poses = true_poses(views)
+    assert evaluate.errors_of(poses, views).max() < 1e-5
+    shifted = poses | {"translation": poses["translation"] + [0.03, 0, 0.04]}
+    shifts = evaluate.errors_of(shifted, views) * diameters
+    symmetric = np.array([view["name"] in objects.SYMMETRIC for _, view in views])
+    np.testing.assert_allclose(shifts[~symmetric], 0.05, atol=1e-5)
+    assert (shifts[symmetric] < 0.05).all()
+    turn = np.array([[0, -1, 0], [1, 0, 0], [0, 0, 1.0]])
+    turned = evaluate.errors_of(poses | {"rotation": poses["rotation"] @ turn}, views)
+    assert turned[symmetric].max() < 0.02  # as far apart as the surface's points
+    assert turned[~symmetric].min() > 0.1
+    lost = poses | {"valid": np.zeros(len(views), int)}
+    assert np.isinf(evaluate.errors_of(lost, views)).all()
+    rows = evaluate.accuracy(evaluate.errors_of(lost, views), views)
+    assert rows["40% or more", "all"][1] == 0
+
+
+def test_differences(scene):
+    poses = true_poses(scene[2])
+    moved = {name: values.copy() for name, values in poses.items()}
+    moved["rotation"][3, 1, 2] += 1e-3
+    moved["translation"][5, 0] -= 2e-3
+    moved["valid"][7] = 0
+    np.testing.assert_allclose(evaluate.differences(poses, moved), (1e-3, 2, 1), atol=1e-6)
+    assert evaluate.differences(poses, poses) == (0, 0, 0)
+
+
+def test_picture(scene, tmp_path):
+    """The estimated boxes are drawn where there is an estimate."""
+    pink = [int(demo.ESTIMATED[i : i + 2], 16) for i in (1, 3, 5)]
+    poses, counts = true_poses(scene[2]), []
+    for valid in (1, 0):
+        demo.picture(poses | {"valid": np.full(len(scene[2]), valid)}, tmp_path / "poses.png")
+        picture = np.asarray(Image.open(tmp_path / "poses.png").convert("RGB")).astype(int)
+        counts.append((np.abs(picture - pink).max(2) < 40).sum())
+    assert counts[0] > 1000 > 100 > counts[1]
 
 
 # --- export
