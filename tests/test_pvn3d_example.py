@@ -483,6 +483,12 @@ def test_training_goes_on_where_it_stopped(tmp_path, monkeypatch):
     network.load_network(tmp_path / "twice.npz")
 
 
+def test_training_without_data_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["train.py", str(tmp_path), "--validation", str(tmp_path)])
+    with pytest.raises(SystemExit, match="no crops in"):
+        train.main()
+
+
 def test_weights_of_another_network_are_refused(tmp_path):
     np.savez(tmp_path / "w.npz", other=np.zeros(3))
     with pytest.raises(ValueError, match=r"w\.npz is not of this network: missing \['colour"):

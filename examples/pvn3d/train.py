@@ -123,6 +123,9 @@ def main():
     torch.manual_seed(args.seed)
     random = np.random.default_rng(args.seed)
     crops, held_out, keypoints = Crops(args.data), Crops(args.validation), keypoints_and_centres()
+    for folder, shards in ((args.data, crops), (args.validation, held_out)):
+        if not len(shards):
+            raise SystemExit(f"error: no crops in '{folder}': examples/pvn3d/generate.py crops writes them")
     network, evaluated = PVN3D(), PVN3D()
     optimizer = torch.optim.AdamW(network.parameters(), lr=args.learning_rate, weight_decay=1e-2)
     ema = {name: value.clone() for name, value in network.state_dict().items()}
