@@ -29,6 +29,11 @@ size_t width(const std::string& text) {
 std::string heading(const std::string& text) { return styled(STDOUT_FILENO, "1", text); }
 std::string error_label() { return styled(STDERR_FILENO, "1;31", "error:"); }
 std::string warning_label() { return styled(STDERR_FILENO, "1;33", "warning:"); }
+std::string severity_label(int severity) {
+  return severity == 1   ? styled(STDOUT_FILENO, "1;31", "error")
+         : severity == 2 ? styled(STDOUT_FILENO, "1;33", "warning")
+                         : styled(STDOUT_FILENO, "1", "note");
+}
 
 std::string printable(const std::string& text) {
   using Json = nlohmann::json;

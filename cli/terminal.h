@@ -12,6 +12,8 @@ std::string heading(const std::string& text);
 /// "error:" and "warning:" as stderr shows them.
 std::string error_label();
 std::string warning_label();
+/// "error", "warning" or "note" as stdout shows a finding of that severity (0 note, 1 error, 2 warning).
+std::string severity_label(int severity);
 
 /// Text of a file that is shown: what is not UTF-8 is replaced and control characters are taken out, so that
 /// no model can write to the terminal. New lines stay.

@@ -30,14 +30,15 @@ __all__ = [
     "NotSupportedError",
     "OutOfMemoryError",
     "cmake_dir",
+    "doctor",
     "export",
     "library_path",
     "load",
     "session",
 ]
 
-# Imported on first use: they need torch, onnx or onnxruntime.
-_LAZY = {"session": "ort_session", "export": "export"}
+# Imported on first use: most need torch, onnx or onnxruntime.
+_LAZY = {"session": "ort_session", "export": "export", "doctor": "doctor"}
 
 
 def __getattr__(name):

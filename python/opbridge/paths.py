@@ -1,6 +1,7 @@
 """Where the libraries and the CMake package that come with opbridge lie."""
 
 import os
+import sysconfig
 from pathlib import Path
 
 from .errors import LoadError
@@ -25,6 +26,18 @@ def library_path(name):
         f"no lib{name}.so in {', '.join(map(str, folders))}: build it, or name its folder in "
         "OPBRIDGE_LIBRARY_PATH"
     )
+
+
+def command_path():
+    """The `opbridge` command of this installation: beside this Python, or, where opbridge is used from its source tree,
+    in $OPBRIDGE_BUILD/bin (build/release/bin). Raises LoadError."""
+    candidates = [Path(sysconfig.get_path("scripts")) / "opbridge"]
+    if (_SOURCE_TREE / "include" / "opbridge" / "abi.h").exists():
+        candidates.insert(0, _SOURCE_TREE / os.environ.get("OPBRIDGE_BUILD", "build/release") / "bin" / "opbridge")
+    for path in candidates:
+        if path.exists():
+            return str(path)
+    raise LoadError(f"no command `opbridge` at {' or '.join(map(str, candidates))}: build it (make build)")
 
 
 def cmake_dir():

@@ -150,7 +150,7 @@ ElfFacts parse_elf(const std::string& bytes, const std::string& path) {
     if (s.sh_link >= sections.size()) elf.fail("is a damaged or cut off ELF file");
     return sections[s.sh_link];
   };
-  std::set<std::string> exported, versions;
+  std::set<std::string> exported, undefined, versions;
   for (const Elf64_Shdr& s : sections) {
     if (header.e_shstrndx < sections.size()) {
       const std::string name = elf.text(sections[header.e_shstrndx], s.sh_name);
@@ -174,6 +174,8 @@ ElfFacts parse_elf(const std::string& bytes, const std::string& path) {
         const bool defined = symbol.st_shndx != SHN_UNDEF && symbol.st_shndx != SHN_ABS &&
                              ELF64_ST_BIND(symbol.st_info) != STB_LOCAL;
         if (visible && defined) exported.insert(elf.text(linked(s), symbol.st_name));
+        if (symbol.st_shndx == SHN_UNDEF && ELF64_ST_BIND(symbol.st_info) == STB_GLOBAL)
+          undefined.insert(elf.text(linked(s), symbol.st_name));
       }
     } else if (s.sh_type == SHT_GNU_verneed) {
       uint64_t at = s.sh_offset;
@@ -191,7 +193,12 @@ ElfFacts parse_elf(const std::string& bytes, const std::string& path) {
       }
     }
   }
+  for (unsigned i = 0; i < header.e_phnum && header.e_phentsize == sizeof(Elf64_Phdr); ++i) {
+    const auto segment = elf.at<Elf64_Phdr>(header.e_phoff + i * sizeof(Elf64_Phdr));
+    if (segment.p_type == PT_GNU_STACK) facts.executable_stack = (segment.p_flags & PF_X) != 0;
+  }
   facts.exported.assign(exported.begin(), exported.end());
+  facts.undefined.assign(undefined.begin(), undefined.end());
   facts.needed_versions = newest_of_each(versions);
   return facts;
 }

@@ -1,0 +1,94 @@
+#include <algorithm>
+
+#include "internal.h"
+#include "opbridge/error.h"
+
+namespace opbridge::doctor {
+
+void Report::add(const std::string& code, std::string subject, std::string evidence, std::string fix) {
+  const Entry& entry = find_entry(code);
+  if (fix.empty()) fix = entry.fix;
+  for (const Finding& f : findings) {
+    if (f.entry == &entry && f.subject == subject && f.evidence == evidence) return;
+  }
+  findings.push_back({&entry, std::move(subject), std::move(evidence), std::move(fix)});
+}
+
+bool Report::has(const std::string& code) const {
+  return std::any_of(findings.begin(), findings.end(),
+                     [&](const Finding& f) { return code == f.entry->code; });
+}
+
+int Report::count(Severity severity) const {
+  return static_cast<int>(std::count_if(findings.begin(), findings.end(),
+                                        [&](const Finding& f) { return f.entry->severity == severity; }));
+}
+
+std::string Report::verdict() const {
+  const int errors = count(Severity::kError), warnings = count(Severity::kWarning);
+  const auto times = [](int n, const std::string& what) {
+    return std::to_string(n) + " " + what + (n == 1 ? "" : "s");
+  };
+  if (errors > 0)
+    return "will not work: " + times(errors, "error") +
+           (warnings > 0 ? ", " + times(warnings, "warning") : "");
+  if (warnings > 0) return "works, but: " + times(warnings, "warning");
+  return "works: nothing found";
+}
+
+Json Report::to_json() const {
+  Json list = Json::array();
+  for (const Finding& f : findings) {
+    list.push_back({{"code", f.entry->code},
+                    {"severity", severity_name(f.entry->severity)},
+                    {"subject", f.subject},
+                    {"cause", f.entry->cause},
+                    {"evidence", f.evidence},
+                    {"fix", f.fix}});
+  }
+  Json result = {{"verdict", verdict()},
+                 {"errors", count(Severity::kError)},
+                 {"warnings", count(Severity::kWarning)},
+                 {"findings", list}};
+  for (const auto& [key, value] : facts.items()) result[key] = value;
+  return result;
+}
+
+Report diagnose(const Options& options) {
+  Report report;
+  report.facts = Json::object();
+  const auto progress = [&](const std::string& what) {
+    if (options.progress) options.progress(what);
+  };
+  if (!options.build_log.empty()) check_build_log(options.build_log, report);
+  const bool only_log = options.model.empty() && options.libraries.empty() && !options.build_log.empty();
+  if (!only_log) {
+    std::vector<Library> libraries;
+    for (const std::string& path : options.libraries) {
+      progress("reading " + path);
+      libraries.push_back(check_library(path, report));
+    }
+    progress("looking for ONNX Runtime");
+    const RuntimeFacts runtime = check_runtime(options, report);
+    check_python(runtime, report);
+    if (runtime.usable && !libraries.empty()) {
+      progress("registering the libraries");
+      probe_registration(options, runtime, libraries, report);
+    }
+    check_libraries(libraries, report);
+    if (options.provider == "cuda") check_cuda(runtime, libraries, report);
+    if (!options.model.empty()) {
+      progress("reading " + options.model);
+      const auto model = check_model(options, runtime, libraries, report);
+      if (model && runtime.usable && report.count(Severity::kError) == 0) {
+        progress("making a session");
+        probe_session(options, runtime, libraries, report);
+      }
+    }
+  }
+  std::stable_sort(report.findings.begin(), report.findings.end(),
+                   [](const Finding& a, const Finding& b) { return a.entry->severity < b.entry->severity; });
+  return report;
+}
+
+}  // namespace opbridge::doctor
