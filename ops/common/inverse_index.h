@@ -50,4 +50,44 @@ inline InverseIndex inverse_index(const opbridge::Call& call, int64_t b, int64_t
   return {arena, n, count};
 }
 
+/// The same lists of all batches on CUDA (inverse_index.cuh builds them): of batch b, target t has the positions
+/// order[b * count + p] for p from start[b * (n + 1) + t] to start[b * (n + 1) + t + 1]. Memory: up to 16 count + 4 n
+/// bytes a batch.
+struct CudaInverseIndex {
+  static constexpr int kDigit = 8;                // bits that one pass of the radix sort looks at
+  static constexpr int64_t kMostTiles = 64;       // of a batch
+  static constexpr int64_t kTileStep = 256;       // a tile is a multiple of it
+  static constexpr int64_t kSmallestTile = 2048;  // worth a block
+
+  int64_t batches, n, count, tile, tiles;
+  int passes;  // over targets 0 .. n, where n stands for all that are out of range
+  int32_t* start;
+  int32_t* order;        // after the last pass
+  uint32_t* targets[2];  // of the sorted positions, where the passes leave them in turns
+  int32_t* positions[2];
+  int32_t* digit_counts;  // of each batch, tile and digit
+
+  CudaInverseIndex(Arena& arena, int64_t batches_, int64_t n_, int64_t count_)
+      : batches(batches_), n(n_), count(count_), passes(1) {
+    const int64_t even = (count + kMostTiles - 1) / kMostTiles;
+    tile = ((even < kSmallestTile ? kSmallestTile : even) + kTileStep - 1) / kTileStep * kTileStep;
+    tiles = (count + tile - 1) / tile;
+    while (passes * kDigit < 63 && (n >> (passes * kDigit)) > 0) ++passes;
+    start = arena.take<int32_t>(batches * (n + 1));
+    for (int i = 0; i < 2; ++i) {
+      const int64_t size = i < passes ? batches * count : 0;
+      targets[i] = arena.take<uint32_t>(size);
+      positions[i] = arena.take<int32_t>(size);
+    }
+    digit_counts = arena.take<int32_t>((batches * tiles) << kDigit);
+    order = positions[(passes - 1) % 2];
+  }
+};
+
+inline size_t cuda_inverse_index_bytes(int64_t batches, int64_t n, int64_t count) {
+  Arena arena;
+  const CudaInverseIndex measured(arena, batches, n, count);
+  return arena.used();
+}
+
 }  // namespace pvn3d

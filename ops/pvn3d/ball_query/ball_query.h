@@ -16,11 +16,12 @@
 ///   B 0 or M 0 gives an empty output.
 /// Numerics: the squared distance in f32 (f64 for f64) decides, without fused multiply-add: CPU and CUDA agree
 ///   exactly.
-/// Memory: workspace about 80 N bytes a cloud (f32); an output may not alias an input.
-/// Cost: O(N log N + M * hits) on even clouds.
+/// Memory: workspace about 80 N bytes a cloud (f32), none on CUDA; an output may not alias an input.
+/// Cost: O(N log N + M * hits) on even clouds; on CUDA O(M N) at worst, each centre ends when its slots are full.
 /// Errors: N = 0 with M > 0; shape, dtype or attribute outside this table.
 /// Source: PointNet++ (Qi et al. 2017), section 3.2; min_radius as mmcv. Differs from pytorch3d, which pads
 ///   with -1.
+void ball_query_cuda(const opbridge::Call& call);
 
 namespace ball_query {
 
@@ -28,6 +29,15 @@ namespace ball_query {
 template <class C>
 OPBRIDGE_HD bool inside(C d2, C min_radius2, C radius2) {
   return d2 < radius2 && (d2 >= min_radius2 || d2 == C(0));
+}
+
+/// False where there are no centres. Throws where there are some, but no points.
+inline bool check(const opbridge::Call& call) {
+  const int64_t clouds = call.input_arg(0).shape[0], n = call.input_arg(0).shape[1],
+                m = call.input_arg(1).shape[1];
+  if (clouds == 0 || m == 0) return false;
+  if (n == 0) throw opbridge::InvalidArgument("'xyz' has no points");
+  return true;
 }
 
 }  // namespace ball_query

@@ -194,10 +194,7 @@ void query_balls(const opbridge::Call& call) {
 }
 
 void ball_query_kernel(const opbridge::Call& call) {
-  const int64_t clouds = call.input_arg(0).shape[0], n = call.input_arg(0).shape[1],
-                m = call.input_arg(1).shape[1];
-  if (clouds == 0 || m == 0) return;
-  if (n == 0) throw opbridge::InvalidArgument("'xyz' has no points");
+  if (!ball_query::check(call)) return;
   opbridge::dispatch<opbridge::f16, float, double>(call.input_dtype(0), [&](auto zero) {
     using T = decltype(zero);
     if (call.attr_float("min_radius") > 0) {
@@ -209,6 +206,7 @@ void ball_query_kernel(const opbridge::Call& call) {
 }
 
 size_t ball_query_workspace(const opbridge::Call& call) {
+  if (call.device() == opbridge::Device::kCuda) return 0;
   const int64_t clouds = call.input_arg(0).shape[0], n = call.input_arg(0).shape[1],
                 m = call.input_arg(1).shape[1];
   const int64_t k = call.attr_int("nsample");
@@ -239,6 +237,7 @@ OPBRIDGE_OPERATORS(ball_query) {
         where T in {f16, f32, f64}
   )")
               .cpu(pvn3d::best_ball_query_kernel())
+              .cuda(OPBRIDGE_CUDA_KERNEL(ball_query_cuda))
               .workspace(pvn3d::any_ball_query_workspace)};
 }
 #endif

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string>
+
 #include "common/points.h"
 #include "opbridge/op.h"
 
@@ -16,11 +18,13 @@
 ///   itself is not tested. No selectable point gives `start` everywhere. npoint > N repeats the winner among
 ///   distances 0. Distances count up to 1e10 m^2, as upstream. npoint 0 or B 0 gives an empty output.
 /// Numerics: squared distances in f32 (f64 for f64) decide, without fused multiply-add: CPU and CUDA agree exactly.
-/// Memory: workspace about 80 N bytes a cloud (f32); an output may not alias an input.
+/// Memory: workspace about 80 N bytes a cloud (f32), on CUDA 4 N for N > 13312 and none below; an output may not alias
+///   an input.
 /// Cost: O(N log N + npoint * N / 8) at worst, a fraction of it on real clouds; clouds run in parallel.
 /// Errors: N = 0 with npoint > 0; start >= N; shape, dtype or attribute outside this table.
 /// Source: Gonzalez 1985; Qi et al. 2017 (PointNet++), whose kernel this equals with start 0, min_sq_norm 1e-3
 ///   and tie_order pointnet2.
+void farthest_point_sample_cuda(const opbridge::Call& call);
 
 namespace farthest_point_sample {
 
@@ -49,6 +53,34 @@ struct TieOrder {
 template <class C>
 OPBRIDGE_HD bool selectable(pvn3d::Point<C> p, C min_sq_norm) {
   return pvn3d::is_finite(p.x, p.y, p.z) && !(pvn3d::squared_norm(p.x, p.y, p.z) <= min_sq_norm);
+}
+
+/// False where there is nothing to sample. Throws where there is nothing to sample from.
+inline bool check(const opbridge::Call& call) {
+  const int64_t n = call.input_arg(0).shape[1], start = call.attr_int("start");
+  if (call.input_arg(0).shape[0] == 0 || call.attr_int("npoint") == 0) return false;
+  if (n == 0) throw opbridge::InvalidArgument("'xyz' has no point to sample from");
+  if (start >= n) {
+    throw opbridge::InvalidArgument("attribute 'start' must be less than N=" + std::to_string(n) + ", got " +
+                                    std::to_string(start));
+  }
+  return true;
+}
+
+/// A CUDA block that keeps a cloud in its registers.
+template <int kThreads, int kEach>
+struct Block {
+  static constexpr int threads = kThreads, each = kEach, points = kThreads * kEach;
+};
+template <class C>
+struct LargestBlock : Block<512, sizeof(C) == 4 ? 26 : 11> {};
+
+/// On CUDA larger clouds keep their distances in the workspace.
+inline size_t cuda_workspace(const opbridge::Call& call) {
+  const int64_t clouds = call.input_arg(0).shape[0], n = call.input_arg(0).shape[1];
+  const bool f64 = call.input_dtype(0) == opbridge::DType::f64;
+  const bool resident = n <= (f64 ? LargestBlock<double>::points : LargestBlock<float>::points);
+  return resident ? 0 : static_cast<size_t>(clouds * n) * (f64 ? sizeof(double) : sizeof(float));
 }
 
 }  // namespace farthest_point_sample

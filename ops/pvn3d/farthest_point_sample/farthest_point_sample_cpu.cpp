@@ -1,5 +1,3 @@
-#include <string>
-
 #include "farthest_point_sample/farthest_point_sample.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -185,18 +183,14 @@ int64_t cloud_bytes(const opbridge::Call& call) {
 }
 
 size_t farthest_point_sample_workspace(const opbridge::Call& call) {
+  if (call.device() == opbridge::Device::kCuda) return farthest_point_sample::cuda_workspace(call);
   return static_cast<size_t>(call.input_arg(0).shape[0] * cloud_bytes(call));
 }
 
 void farthest_point_sample_kernel(const opbridge::Call& call) {
   const int64_t clouds = call.input_arg(0).shape[0], n = call.input_arg(0).shape[1];
   const int64_t npoint = call.attr_int("npoint"), start = call.attr_int("start");
-  if (clouds == 0 || npoint == 0) return;
-  if (n == 0) throw opbridge::InvalidArgument("'xyz' has no point to sample from");
-  if (start >= n) {
-    throw opbridge::InvalidArgument("attribute 'start' must be less than N=" + std::to_string(n) + ", got " +
-                                    std::to_string(start));
-  }
+  if (!farthest_point_sample::check(call)) return;
   const TieOrder ties(call.attr_choice("tie_order"), n);
   const int64_t bytes = cloud_bytes(call);
   opbridge::dispatch<opbridge::f16, float, double>(call.input_dtype(0), [&](auto zero) {
@@ -232,6 +226,7 @@ OPBRIDGE_OPERATORS(farthest_point_sample) {
         where T in {f16, f32, f64}
   )")
               .cpu(pvn3d::best_farthest_point_sample_kernel())
+              .cuda(OPBRIDGE_CUDA_KERNEL(farthest_point_sample_cuda))
               .workspace(pvn3d::any_farthest_point_sample_workspace)};
 }
 #endif

@@ -12,9 +12,11 @@
 ///   empty output.
 /// Numerics: a copy, exact on every device.
 /// Memory: workspace 16 N bytes for each of up to 16 groups of channels a batch (f32 on the CPU, else none);
-///   GatherPointsGrad 4 (N + M) bytes a batch; an output may not alias an input.
+///   GatherPointsGrad 4 (N + M) bytes a batch, on CUDA up to 4 N + 16 M; an output may not alias an input.
 /// Cost: O(B C M), bound by memory traffic.
 /// Gradient: GatherPointsGrad, the sum over the positions that took a point, in ascending order and in f64, so
 ///   the same bits whatever the threads; none for idx; a bad index gives nothing.
 /// Errors: shape or dtype outside this table.
 /// Source: PointNet++'s gather_points.
+void gather_points_cuda(const opbridge::Call& call);
+void gather_points_grad_cuda(const opbridge::Call& call);

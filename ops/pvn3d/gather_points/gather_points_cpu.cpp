@@ -1,3 +1,5 @@
+#include "gather_points/gather_points.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "gather_points/gather_points_cpu.cpp"
 #include "common/simd.h"
@@ -20,13 +22,15 @@ void gather_points_cpu(const opbridge::Call& call) {
 }
 
 size_t gather_points_workspace(const opbridge::Call& call) {
+  if (call.device() == opbridge::Device::kCuda) return 0;
   const int64_t* features = call.input_arg(0).shape;
   return Tasks(features[0], features[1]).workspace(call.input_dtype(0), features[2]);
 }
 
 size_t gather_points_grad_workspace(const opbridge::Call& call) {
   const int64_t *features = call.input_arg(1).shape, *idx = call.input_arg(2).shape;
-  return inverse_index_bytes(features[0], features[2], idx[1]);
+  const bool cuda = call.device() == opbridge::Device::kCuda;
+  return (cuda ? cuda_inverse_index_bytes : inverse_index_bytes)(features[0], features[2], idx[1]);
 }
 
 void gather_points_grad_cpu(const opbridge::Call& call) {
@@ -63,6 +67,7 @@ OPBRIDGE_OPERATORS(gather_points) {
             grad: GatherPointsGrad
       )")
           .cpu(pvn3d::best_gather_points_cpu())
+          .cuda(OPBRIDGE_CUDA_KERNEL(gather_points_cuda))
           .workspace(pvn3d::any_gather_points_workspace),
       opbridge::Operator(R"(
         "Gradient of GatherPoints with respect to features."
@@ -73,6 +78,7 @@ OPBRIDGE_OPERATORS(gather_points) {
             where T in {f16, f32, f64}, I in {i32, i64}
       )")
           .cpu(pvn3d::best_gather_points_grad_cpu())
+          .cuda(OPBRIDGE_CUDA_KERNEL(gather_points_grad_cuda))
           .workspace(pvn3d::any_gather_points_grad_workspace),
   };
 }

@@ -12,10 +12,12 @@
 ///   an empty output.
 /// Numerics: a copy, exact on every device.
 /// Memory: workspace 16 N bytes for each of up to 16 groups of channels a batch (f32 on the CPU, else none);
-///   GroupPointsGrad 4 (N + M S) bytes a batch. The output is a fresh tensor: callers subtract the centre from
-///   it in place.
+///   GroupPointsGrad 4 (N + M S) bytes a batch, on CUDA up to 4 N + 16 M S. The output is a fresh tensor: callers
+///   subtract the centre from it in place.
 /// Cost: O(B C M S), bound by memory traffic.
 /// Gradient: GroupPointsGrad, the sum over the positions that took a point, in ascending order and in f64, so
 ///   the same bits whatever the threads; none for idx; a bad index gives nothing.
 /// Errors: shape or dtype outside this table.
 /// Source: PointNet++'s group_points.
+void group_points_cuda(const opbridge::Call& call);
+void group_points_grad_cuda(const opbridge::Call& call);

@@ -1,3 +1,5 @@
+#include "group_points/group_points.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "group_points/group_points_cpu.cpp"
 #include "common/simd.h"
@@ -20,13 +22,15 @@ void group_points_cpu(const opbridge::Call& call) {
 }
 
 size_t group_points_workspace(const opbridge::Call& call) {
+  if (call.device() == opbridge::Device::kCuda) return 0;
   const int64_t* features = call.input_arg(0).shape;
   return Tasks(features[0], features[1]).workspace(call.input_dtype(0), features[2]);
 }
 
 size_t group_points_grad_workspace(const opbridge::Call& call) {
   const int64_t *features = call.input_arg(1).shape, *idx = call.input_arg(2).shape;
-  return inverse_index_bytes(features[0], features[2], idx[1] * idx[2]);
+  const bool cuda = call.device() == opbridge::Device::kCuda;
+  return (cuda ? cuda_inverse_index_bytes : inverse_index_bytes)(features[0], features[2], idx[1] * idx[2]);
 }
 
 void group_points_grad_cpu(const opbridge::Call& call) {
@@ -64,6 +68,7 @@ OPBRIDGE_OPERATORS(group_points) {
             grad: GroupPointsGrad
       )")
           .cpu(pvn3d::best_group_points_cpu())
+          .cuda(OPBRIDGE_CUDA_KERNEL(group_points_cuda))
           .workspace(pvn3d::any_group_points_workspace),
       opbridge::Operator(R"(
         "Gradient of GroupPoints with respect to features."
@@ -74,6 +79,7 @@ OPBRIDGE_OPERATORS(group_points) {
             where T in {f16, f32, f64}, I in {i32, i64}
       )")
           .cpu(pvn3d::best_group_points_grad_cpu())
+          .cuda(OPBRIDGE_CUDA_KERNEL(group_points_grad_cuda))
           .workspace(pvn3d::any_group_points_grad_workspace),
   };
 }

@@ -15,8 +15,22 @@
 ///   output.
 /// Numerics: the squared distance in f32 (f64 for f64) decides, without fused multiply-add: CPU and CUDA agree
 ///   exactly.
-/// Memory: workspace about 100 max(N, M) bytes a cloud (f32); an output may not alias an input.
-/// Cost: O((N + M) log N) on real clouds.
+/// Memory: workspace about 100 max(N, M) bytes a cloud (f32), none on CUDA; an output may not alias an input.
+/// Cost: O((N + M) log N) on real clouds; on CUDA O(M N).
 /// Errors: N = 0 with M > 0; shape, dtype or attribute outside this table.
 /// Source: mmcv and FFB6D, whose layouts are [B,k,M] and [B,M,k]; ties are unspecified there, here the lowest
 ///   index wins.
+void knn_cuda(const opbridge::Call& call);
+
+namespace knn {
+
+/// False where there are no queries. Throws where there are some, but no points to find.
+inline bool check(const opbridge::Call& call) {
+  const int64_t clouds = call.input_arg(0).shape[0], n = call.input_arg(0).shape[1],
+                m = call.input_arg(1).shape[1];
+  if (clouds == 0 || m == 0) return false;
+  if (n == 0) throw opbridge::InvalidArgument("'xyz' has no points");
+  return true;
+}
+
+}  // namespace knn

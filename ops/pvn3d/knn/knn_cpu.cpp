@@ -12,8 +12,7 @@ namespace pvn3d::HWY_NAMESPACE {
 void knn(const opbridge::Call& call) {
   const int64_t clouds = call.input_arg(0).shape[0], n = call.input_arg(0).shape[1],
                 m = call.input_arg(1).shape[1];
-  if (clouds == 0 || m == 0) return;
-  if (n == 0) throw opbridge::InvalidArgument("'xyz' has no points");
+  if (!::knn::check(call)) return;
   opbridge::dispatch<opbridge::f16, float, double>(call.input_dtype(0), [&](auto zero) {
     using T = decltype(zero);
     nearest_neighbors<T>(call, call.input<T>(0).data(), n, call.input<T>(1).data(), m, clouds,
@@ -23,6 +22,7 @@ void knn(const opbridge::Call& call) {
 }
 
 size_t knn_workspace(const opbridge::Call& call) {
+  if (call.device() == opbridge::Device::kCuda) return 0;
   const int64_t clouds = call.input_arg(0).shape[0], n = call.input_arg(0).shape[1],
                 m = call.input_arg(1).shape[1];
   const int64_t each = call.input_dtype(0) == opbridge::DType::f64 ? NeighborsLayout<double>::size(n, m)
@@ -50,6 +50,7 @@ OPBRIDGE_OPERATORS(knn) {
         where T in {f16, f32, f64}
   )")
               .cpu(pvn3d::best_knn())
+              .cuda(OPBRIDGE_CUDA_KERNEL(knn_cuda))
               .workspace(pvn3d::any_knn_workspace)};
 }
 #endif

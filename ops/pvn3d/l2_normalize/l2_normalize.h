@@ -2,6 +2,8 @@
 
 #include <math.h>
 
+#include <string>
+
 #include "common/points.h"
 #include "opbridge/op.h"
 
@@ -20,8 +22,28 @@
 /// Gradient: L2NormalizeGrad, (g - y (y.g)) / |x| where |x| >= eps, else g / eps.
 /// Errors: axis outside the rank of x; shape or dtype outside this table.
 /// Source: torch.nn.functional.normalize with p = 2.
+void l2_normalize_cuda(const opbridge::Call& call);
+void l2_normalize_grad_cuda(const opbridge::Call& call);
 
 namespace l2_normalize {
+
+/// x as (outer, length, inner), normalised over `length`.
+struct Shape {
+  int64_t outer = 1, length = 1, inner = 1;
+
+  /// Of an input. Throws where it lacks the axis.
+  Shape(const opbridge::Call& call, int input) {
+    const opbridge::TensorArg& x = call.input_arg(input);
+    const int64_t given = call.attr_int("axis"), axis = given < 0 ? given + x.rank : given;
+    if (axis < 0 || axis >= x.rank) {
+      throw opbridge::InvalidArgument("attribute 'axis' is " + std::to_string(given) + ", but 'x' has " +
+                                      std::to_string(x.rank) + (x.rank == 1 ? " dimension" : " dimensions"));
+    }
+    for (int i = 0; i < axis; ++i) outer *= x.shape[i];
+    length = x.shape[axis];
+    for (int i = static_cast<int>(axis) + 1; i < x.rank; ++i) inner *= x.shape[i];
+  }
+};
 
 constexpr int kPartialSums = 8;
 
@@ -35,5 +57,17 @@ OPBRIDGE_HD double scale(double squared_length, double eps) {
   const double length = sqrt(squared_length), divisor = length < eps ? eps : length;
   return divisor > 0 || divisor != divisor ? 1.0 / divisor : 0.0;
 }
+
+/// What becomes of the gradient of one vector y = x / max(|x|, eps).
+struct Gradient {
+  double scale, along;
+
+  /// From |x|^2 and x . grad_y.
+  OPBRIDGE_HD Gradient(double squared_length, double product, double eps)
+      : scale(l2_normalize::scale(squared_length, eps)),
+        along(sqrt(squared_length) < eps ? 0 : product * scale * scale) {
+  }  // nothing where the length is constant
+  OPBRIDGE_HD double of(double grad_y, double x) const { return (grad_y - x * along) * scale; }
+};
 
 }  // namespace l2_normalize

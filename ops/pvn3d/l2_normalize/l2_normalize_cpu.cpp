@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <string>
 #include <type_traits>
 
 #include "l2_normalize/l2_normalize.h"
@@ -13,23 +12,9 @@ namespace pvn3d::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// x as (outer, length, inner), normalised over `length`.
-struct Shape {
-  int64_t outer = 1, length = 1, inner = 1;
+using l2_normalize::Shape;
 
-  explicit Shape(const opbridge::Call& call, int input) {
-    const opbridge::TensorArg& x = call.input_arg(input);
-    const int64_t given = call.attr_int("axis"), axis = given < 0 ? given + x.rank : given;
-    if (axis < 0 || axis >= x.rank) {
-      throw opbridge::InvalidArgument("attribute 'axis' is " + std::to_string(given) + ", but 'x' has " +
-                                      std::to_string(x.rank) + (x.rank == 1 ? " dimension" : " dimensions"));
-    }
-    for (int i = 0; i < axis; ++i) outer *= x.shape[i];
-    length = x.shape[axis];
-    for (int i = static_cast<int>(axis) + 1; i < x.rank; ++i) inner *= x.shape[i];
-  }
-  int64_t grain() const { return std::max<int64_t>(1, (1 << 14) / std::max<int64_t>(1, length)); }
-};
+int64_t grain(const Shape& s) { return std::max<int64_t>(1, (1 << 14) / std::max<int64_t>(1, s.length)); }
 
 // The sum of a[i] * b[i] along the axis, in the order of the contract.
 template <class T>
@@ -121,7 +106,7 @@ void l2_normalize_cpu(const opbridge::Call& call) {
     using T = decltype(zero);
     const T* input = call.input<T>(0).data();
     T* output = call.output<T>(0).data();
-    call.parallel_for(s.outer * s.inner, s.grain(), [&](int64_t begin, int64_t end) {
+    call.parallel_for(s.outer * s.inner, grain(s), [&](int64_t begin, int64_t end) {
       if constexpr (!std::is_same_v<T, opbridge::f16>) {
         if (s.inner == 1) {
           if constexpr (std::is_same_v<T, float>) {
@@ -151,18 +136,16 @@ void l2_normalize_grad_cpu(const opbridge::Call& call) {
   const double eps = static_cast<double>(call.attr_float("eps"));
   opbridge::dispatch<opbridge::f16, float, double>(call.input_dtype(0), [&](auto zero) {
     using T = decltype(zero);
-    call.parallel_for(s.outer * s.inner, s.grain(), [&](int64_t begin, int64_t end) {
+    call.parallel_for(s.outer * s.inner, grain(s), [&](int64_t begin, int64_t end) {
       for (int64_t v = begin; v < end; ++v) {
         const int64_t at = v / s.inner * s.length * s.inner + v % s.inner;
         const T *g = call.input<T>(0).data() + at, *x = call.input<T>(1).data() + at;
         T* grad_x = call.output<T>(0).data() + at;
-        const double squared_length = dot(x, x, s.length, s.inner),
-                     scale = l2_normalize::scale(squared_length, eps);
-        // y . g / |x|, or nothing where the length is the constant eps
-        const double along = sqrt(squared_length) < eps ? 0 : dot(x, g, s.length, s.inner) * scale * scale;
+        const l2_normalize::Gradient gradient(dot(x, x, s.length, s.inner), dot(x, g, s.length, s.inner),
+                                              eps);
         for (int64_t i = 0; i < s.length; ++i) {
           grad_x[i * s.inner] = static_cast<T>(
-              (static_cast<double>(g[i * s.inner]) - static_cast<double>(x[i * s.inner]) * along) * scale);
+              gradient.of(static_cast<double>(g[i * s.inner]), static_cast<double>(x[i * s.inner])));
         }
       }
     });
@@ -189,7 +172,8 @@ OPBRIDGE_OPERATORS(l2_normalize) {
             where T in {f16, f32, f64}
             grad: L2NormalizeGrad
       )")
-          .cpu(pvn3d::best_l2_normalize_cpu()),
+          .cpu(pvn3d::best_l2_normalize_cpu())
+          .cuda(OPBRIDGE_CUDA_KERNEL(l2_normalize_cuda)),
       opbridge::Operator(R"(
         "Gradient of L2Normalize."
         L2NormalizeGrad(grad_y: T[*S] "gradient of y",
@@ -199,7 +183,8 @@ OPBRIDGE_OPERATORS(l2_normalize) {
             -> grad_x: T[*S] "gradient of x"
             where T in {f16, f32, f64}
       )")
-          .cpu(pvn3d::best_l2_normalize_grad_cpu()),
+          .cpu(pvn3d::best_l2_normalize_grad_cpu())
+          .cuda(OPBRIDGE_CUDA_KERNEL(l2_normalize_grad_cuda)),
   };
 }
 #endif

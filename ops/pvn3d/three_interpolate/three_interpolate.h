@@ -13,13 +13,15 @@
 /// Numerics: (w0 f0 + w1 f1) + w2 f2 in f32 (f64 for f64), in this order and without fused multiply-add: the same
 ///   bits on every device.
 /// Memory: workspace 24 N bytes a batch and 16 M for each of up to 16 groups of channels (f32 on the CPU);
-///   ThreeInterpolateGrad 4 M + 12 N; no output may alias an input.
+///   ThreeInterpolateGrad 4 M + 12 N a batch, on CUDA up to 4 M + 48 N; no output may alias an input.
 /// Cost: O(B C N), bound by memory traffic.
 /// Gradient: ThreeInterpolateGrad, for features and weight, sums in ascending order and in f64, so the same bits
 ///   whatever the threads; none for idx.
 /// Errors: shape or dtype outside this table.
 /// Source: PointNet++ (Qi et al. 2017), section 3.3. The gradient of PVN3D's own extension is wrong (it launches
 ///   the forward kernel).
+void three_interpolate_cuda(const opbridge::Call& call);
+void three_interpolate_grad_cuda(const opbridge::Call& call);
 
 namespace three_interpolate {
 

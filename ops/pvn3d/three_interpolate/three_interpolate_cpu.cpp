@@ -127,6 +127,7 @@ void three_interpolate_cpu(const opbridge::Call& call) {
 }
 
 size_t three_interpolate_workspace(const opbridge::Call& call) {
+  if (call.device() == opbridge::Device::kCuda) return 0;
   const int64_t batches = call.input_arg(0).shape[0], channels = call.input_arg(0).shape[1],
                 m = call.input_arg(0).shape[2];
   const int64_t n = call.input_arg(1).shape[1];
@@ -136,8 +137,9 @@ size_t three_interpolate_workspace(const opbridge::Call& call) {
 }
 
 size_t three_interpolate_grad_workspace(const opbridge::Call& call) {
-  return inverse_index_bytes(call.input_arg(1).shape[0], call.input_arg(1).shape[2],
-                             call.input_arg(2).shape[1] * 3);
+  const bool cuda = call.device() == opbridge::Device::kCuda;
+  return (cuda ? cuda_inverse_index_bytes : inverse_index_bytes)(
+      call.input_arg(1).shape[0], call.input_arg(1).shape[2], call.input_arg(2).shape[1] * 3);
 }
 
 void three_interpolate_grad_cpu(const opbridge::Call& call) {
@@ -215,8 +217,8 @@ OPBRIDGE_OPERATORS(three_interpolate) {
             where T in {f16, f32, f64}, I in {i32, i64}
             grad: ThreeInterpolateGrad
       )")
-
           .cpu(pvn3d::best_three_interpolate_cpu())
+          .cuda(OPBRIDGE_CUDA_KERNEL(three_interpolate_cuda))
           .workspace(pvn3d::any_three_interpolate_workspace),
       opbridge::Operator(R"(
         "Gradient of ThreeInterpolate with respect to features and weight."
@@ -229,6 +231,7 @@ OPBRIDGE_OPERATORS(three_interpolate) {
             where T in {f16, f32, f64}, I in {i32, i64}
       )")
           .cpu(pvn3d::best_three_interpolate_grad_cpu())
+          .cuda(OPBRIDGE_CUDA_KERNEL(three_interpolate_grad_cuda))
           .workspace(pvn3d::any_three_interpolate_grad_workspace),
   };
 }

@@ -15,7 +15,21 @@
 ///   weight 0. B 0 or N 0 gives an empty output.
 /// Numerics: the squared distance in f32 (f64 for f64) decides, without fused multiply-add: CPU and CUDA agree
 ///   exactly.
-/// Memory: workspace about 16 N + 28 M bytes a cloud (f32); an output may not alias an input.
-/// Cost: O((N + M) log M) on real clouds.
+/// Memory: workspace about 16 N + 28 M bytes a cloud (f32), none on CUDA; an output may not alias an input.
+/// Cost: O((N + M) log M) on real clouds; on CUDA O(M N).
 /// Errors: M = 0 with N > 0; shape, dtype or attribute outside this table.
 /// Source: PointNet++ (Qi et al. 2017), section 3.3.
+void three_nn_cuda(const opbridge::Call& call);
+
+namespace three_nn {
+
+/// False where there are no unknown points. Throws where there are some, but no points to find.
+inline bool check(const opbridge::Call& call) {
+  const int64_t clouds = call.input_arg(0).shape[0], n = call.input_arg(0).shape[1],
+                m = call.input_arg(1).shape[1];
+  if (clouds == 0 || n == 0) return false;
+  if (m == 0) throw opbridge::InvalidArgument("'known' has no points");
+  return true;
+}
+
+}  // namespace three_nn

@@ -12,8 +12,7 @@ namespace pvn3d::HWY_NAMESPACE {
 void three_nn(const opbridge::Call& call) {
   const int64_t clouds = call.input_arg(0).shape[0], n = call.input_arg(0).shape[1],
                 m = call.input_arg(1).shape[1];
-  if (clouds == 0 || n == 0) return;
-  if (m == 0) throw opbridge::InvalidArgument("'known' has no points");
+  if (!::three_nn::check(call)) return;
   opbridge::dispatch<opbridge::f16, float, double>(call.input_dtype(0), [&](auto zero) {
     using T = decltype(zero);
     nearest_neighbors<T>(call, call.input<T>(1).data(), m, call.input<T>(0).data(), n, clouds, 3,
@@ -22,6 +21,7 @@ void three_nn(const opbridge::Call& call) {
 }
 
 size_t three_nn_workspace(const opbridge::Call& call) {
+  if (call.device() == opbridge::Device::kCuda) return 0;
   const int64_t clouds = call.input_arg(0).shape[0], n = call.input_arg(0).shape[1],
                 m = call.input_arg(1).shape[1];
   const int64_t each = call.input_dtype(0) == opbridge::DType::f64 ? NeighborsLayout<double>::size(m, n)
@@ -49,6 +49,7 @@ OPBRIDGE_OPERATORS(three_nn) {
         where T in {f16, f32, f64}
   )")
               .cpu(pvn3d::best_three_nn())
+              .cuda(OPBRIDGE_CUDA_KERNEL(three_nn_cuda))
               .workspace(pvn3d::any_three_nn_workspace)};
 }
 #endif

@@ -507,8 +507,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
 }
 
 cudaError_t cudaMalloc(void** pointer, size_t bytes) {
-  *pointer = std::malloc(bytes);
-  if (*pointer == nullptr) return remember(cudaErrorMemoryAllocation);
+  if (posix_memalign(pointer, 256, bytes) != 0) return remember(cudaErrorMemoryAllocation);  // as CUDA aligns
   std::memset(*pointer, 0xcd, bytes);
   return cudaSuccess;
 }
