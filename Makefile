@@ -40,7 +40,7 @@ asan: setup  ## build preset asan (address and undefined-behaviour sanitizers)
 matrix: setup  ## fetch every ONNX Runtime version that is tested
 	@scripts/ort_matrix.sh
 
-demo: build  ## write an operator once, run it everywhere: the guided example
+demo: build  ## from RGB-D frames to poses, and an operator of one's own: the guided examples
 	scripts/demo.sh
 
 test: build asan matrix  ## every test: C++, C++ under sanitizers, Python, all ONNX Runtime versions
