@@ -247,6 +247,14 @@ Inputs collect_inputs(const Session& session, const InputOptions& options) {
   return Collector(session, options);
 }
 
+const std::map<std::string, Optimization>& optimization_levels() {
+  static const std::map<std::string, Optimization> levels = {{"none", Optimization::kNone},
+                                                             {"basic", Optimization::kBasic},
+                                                             {"extended", Optimization::kExtended},
+                                                             {"all", Optimization::kAll}};
+  return levels;
+}
+
 void add_session_options(CLI::App& app, SessionOptions& options, std::string& ort) {
   app.add_option("-l,--library", options.libraries, "A custom-operator library; may be repeated")
       ->allow_extra_args(false)
@@ -263,13 +271,9 @@ void add_session_options(CLI::App& app, SessionOptions& options, std::string& or
   app.add_option("--device-id", options.device_id, "Which GPU [0]")
       ->check(CLI::Range(0, 1023))
       ->option_text("N");
-  const std::map<std::string, Optimization> levels = {{"none", Optimization::kNone},
-                                                      {"basic", Optimization::kBasic},
-                                                      {"extended", Optimization::kExtended},
-                                                      {"all", Optimization::kAll}};
   app.add_option("--optimize", options.optimization,
                  "ONNX Runtime's graph optimisation: none, basic, extended or all [all]")
-      ->transform(CLI::CheckedTransformer(levels))
+      ->transform(CLI::CheckedTransformer(optimization_levels()))
       ->option_text("LEVEL");
   app.add_option("--ort", ort,
                  "The ONNX Runtime to use: libonnxruntime.so.* or a folder that has it. Else the environment "

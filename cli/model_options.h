@@ -30,6 +30,9 @@ struct Inputs {
 /// Reads the files, makes the random ones. Throws Error that says how to give what is missing.
 Inputs collect_inputs(const Session& session, const InputOptions& options);
 
+/// The names of the levels that --optimize takes.
+const std::map<std::string, Optimization>& optimization_levels();
+
 /// Declares --library, --threads, --provider, --allow-fallback, --device-id, --optimize and --ort.
 void add_session_options(CLI::App& app, SessionOptions& options, std::string& ort);
 

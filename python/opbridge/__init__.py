@@ -30,6 +30,7 @@ __all__ = [
     "NotSupportedError",
     "OutOfMemoryError",
     "cmake_dir",
+    "compare",
     "doctor",
     "export",
     "library_path",
@@ -38,7 +39,7 @@ __all__ = [
 ]
 
 # Imported on first use: most need torch, onnx or onnxruntime.
-_LAZY = {"session": "ort_session", "export": "export", "doctor": "doctor"}
+_LAZY = {"session": "ort_session", "export": "export", "compare": "compare", "doctor": "doctor"}
 
 
 def __getattr__(name):

@@ -9,6 +9,7 @@ import torch
 
 from ..errors import Error, ExportError, InvalidArgumentError
 from ..manifest import DTYPES, FLOATING
+from .model import ORIGIN
 from .targets import arguments_of, patched, shaped
 
 
@@ -164,7 +165,10 @@ def _tidied(model):
 
     before = _counts(model)
     for node in model.graph:
-        node.metadata_props.clear()  # stack traces, with paths of this machine
+        # What opbridge.compare() reads stays; the stack traces have paths of this machine.
+        kept = {key: node.metadata_props[key] for key in ORIGIN if key in node.metadata_props}
+        node.metadata_props.clear()
+        node.metadata_props.update(kept)
     steps = [
         passes.IdentityEliminationPass(),
         passes.RemoveUnusedNodesPass(),

@@ -1,5 +1,6 @@
 """What an exported ONNX model gets whichever exporter made it."""
 
+import ast
 import re
 from collections import Counter
 
@@ -8,6 +9,8 @@ import onnx
 from .. import onnx_schema
 from ..errors import ExportError
 
+# torch.onnx's notes on a node: the modules it comes from, outermost first and the operation last, and their classes.
+ORIGIN = ("pkg.torch.onnx.name_scopes", "pkg.torch.onnx.class_hierarchy")
 # The first IR version that goes with an opset; older readers refuse newer ones.
 _IR_VERSIONS = ((23, 11), (21, 10), (19, 9), (0, 8))
 
@@ -119,6 +122,14 @@ def _drop_wrapper(model):
             node.name = re.sub(r"^/model(?=/)", "", node.name)
             node.input[:] = [names.get(name, name) for name in node.input]
             node.output[:] = [names.get(name, name) for name in node.output]
+            for note in node.metadata_props:
+                if note.key in ORIGIN:
+                    parts = ast.literal_eval(note.value)  # ['', 'model', 'model.head', 'linear']
+                    note.value = str(
+                        ["", *(p.removeprefix("model.") for p in parts[2:])]
+                        if note.key == ORIGIN[0]
+                        else parts[1:]
+                    )
 
 
 def _name_dimensions(model, input_axes):
