@@ -15,6 +15,7 @@ struct Command {
   std::function<int()> run;  // returns the exit code; throws Error for kFailed
 };
 
+Command add_bench(CLI::App& parent);
 Command add_compare(CLI::App& parent);
 Command add_doctor(CLI::App& parent);
 Command add_inspect(CLI::App& parent);

@@ -1,20 +1,17 @@
 // `opbridge compare`: two models, or one in several ways, on the same inputs.
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
+#include <limits>
 #include <memory>
 
 #include "command.h"
 #include "difference.h"
-#include "model_options.h"
 #include "page.h"
 #include "runner/library_file.h"
 #include "runner/model.h"
+#include "sides.h"
 #include "terminal.h"
 
 namespace opbridge::cli {
@@ -24,13 +21,12 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct Options {
-  std::string model, second, expect, html;
-  std::vector<std::string> libraries, libraries_b, orts, providers, levels, units;
-  std::vector<int> threads;
-  bool allow_fallback = false, json = false;
-  int device_id = 0;
-  double tolerance = -1;
+  SideOptions sides;
   InputOptions inputs;
+  std::string expect, html;
+  std::vector<std::string> units;
+  double tolerance = -1;
+  bool json = false;
 };
 
 constexpr const char* kExamples = R"(Examples:
@@ -48,14 +44,9 @@ expected tensor's root mean square (f16 1e-2, bf16 5e-2, f32 1e-3, f64 1e-7, or 
 For PyTorch against ONNX, layer by layer: opbridge.compare(module, "m.onnx", inputs) in Python (docs/compare.md).
 Exit codes: 0 equal, 1 different or failed, 2 wrong command line.)";
 
-// One way of running a model.
-struct Side {
-  std::string model, ort, provider, level;
-  std::vector<std::string> libraries;
-  bool second_libraries = false;
-  int threads = 0;
-
-  // What came of it.
+// A side, and what came of it.
+struct Outcome {
+  Side side;
   std::string version, label, error, used_provider;
   Arrays outputs;
   std::vector<std::string> names;  // of the outputs, in order
@@ -69,77 +60,14 @@ struct Row {
   Difference difference;
 };
 
-std::vector<Side> sides_of(const Options& o) {
-  const auto or_default = [](std::vector<std::string> given, const char* otherwise) {
-    if (given.empty()) given.emplace_back(otherwise);
-    return given;
-  };
-  const auto orts = or_default(o.orts, ""), providers = or_default(o.providers, "cpu"),
-             levels = or_default(o.levels, "all");
-  const std::vector<int> threads = o.threads.empty() ? std::vector<int>{0} : o.threads;
-  std::vector<Side> models(1);
-  models[0].model = o.model;
-  models[0].libraries = o.libraries;
-  if (!o.second.empty() || !o.libraries_b.empty()) {
-    Side second = models[0];
-    if (!o.second.empty()) second.model = o.second;
-    if (!o.libraries_b.empty()) second.libraries = o.libraries_b;
-    second.second_libraries = !o.libraries_b.empty();
-    models.push_back(second);
-  }
-  std::vector<Side> sides;
-  for (const Side& m : models) {
-    for (const std::string& ort : orts) {
-      for (const std::string& provider : providers) {
-        for (const int t : threads) {
-          for (const std::string& level : levels) {
-            Side side = m;
-            side.ort = ort;
-            side.provider = provider;
-            side.threads = t;
-            side.level = level;
-            sides.push_back(side);
-          }
-        }
-      }
-    }
-  }
-  return sides;
-}
-
-// What tells the sides apart, in words.
-std::string label(const Side& s, const Options& o) {
-  std::string text;
-  const auto add = [&](bool varies, const std::string& part) {
-    if (varies) text += (text.empty() ? "" : ", ") + part;
-  };
-  add(!o.second.empty(), s.model);
-  add(!o.libraries_b.empty(), s.second_libraries ? "--library-b" : "--library");
-  add(o.orts.size() > 1, "ORT " + s.version);
-  add(o.providers.size() > 1, s.provider);
-  add(o.threads.size() > 1,
-      s.threads == 0 ? "threads: ORT's choice" : "threads " + std::to_string(s.threads));
-  add(o.levels.size() > 1, "optimize " + s.level);
-  return text.empty() ? s.model : text;
-}
-
-class Progress {
- public:
-  explicit Progress(bool on) : on_(on && isatty(STDERR_FILENO) != 0) {}
-  ~Progress() {
-    if (on_) std::fprintf(stderr, "\r\x1b[K");
-  }
-  void operator()(size_t done, size_t of, const std::string& what) const {
-    if (on_) std::fprintf(stderr, "\r\x1b[K[%zu/%zu] %s ..", done, of, printable(what).c_str());
-  }
-
- private:
-  bool on_;
-};
-
 class Comparison {
  public:
-  explicit Comparison(const Options& options) : options_(options), sides_(sides_of(options)) {}
+  explicit Comparison(const Options& options) : options_(options) {
+    for (const Side& side : sides_of(options.sides)) {
+      sides_.emplace_back();
+      sides_.back().side = side;
+    }
+  }
 
   int run() {
     if (sides_.size() < 2 && options_.expect.empty()) {
@@ -147,15 +75,15 @@ class Comparison {
                    "%s nothing to compare '%s' with: give a second model, --expect FILE, --library-b, or one "
                    "of --ort, "
                    "--provider, --threads and --optimize twice\n",
-                   error_label().c_str(), printable(options_.model).c_str());
+                   error_label().c_str(), printable(options_.sides.model).c_str());
       return kUsage;
     }
     {
       const Progress progress(!options_.json);
       for (size_t i = 0; i < sides_.size(); ++i) {
-        sides_[i].label = sides_[i].model;
+        sides_[i].label = sides_[i].side.model;
         progress(i + 1, sides_.size(),
-                 sides_[i].model + (sides_[i].ort.empty() ? "" : " on " + sides_[i].ort));
+                 sides_[i].side.model + (sides_[i].side.ort.empty() ? "" : " on " + sides_[i].side.ort));
         run_side(sides_[i], i == 0);
       }
     }
@@ -174,67 +102,43 @@ class Comparison {
   }
 
  private:
-  void run_side(Side& side, bool first) {
+  void run_side(Outcome& out, bool first) {
+    const Side& side = out.side;
     try {
       const Runtime runtime = Runtime::find(side.ort);
-      side.version = runtime.version();
-      side.label = label(side, options_);
-      SessionOptions session_options;
-      session_options.libraries = side.libraries;
-      session_options.provider = side.provider;
-      session_options.allow_fallback = options_.allow_fallback;
-      session_options.device_id = options_.device_id;
-      session_options.threads = side.threads;
-      session_options.optimization = optimization_levels().at(side.level);
-      const Session session(runtime, side.model, session_options);
+      out.version = runtime.version();
+      out.label = side.label(options_.sides, out.version);
+      const Session session(runtime, side.model, side.session_options(options_.sides));
       if (first) {
         const Inputs inputs = collect_inputs(session, options_.inputs);
         inputs_ = inputs.arrays;
         sources_ = inputs.sources;
         notes_ = inputs.notes;
-        for (const TensorInfo& info : session.inputs()) input_names_.push_back(info.name);
       }
+      const Arrays inputs = same_inputs(session, inputs_, side.model, options_.sides.model);
       const auto start = std::chrono::steady_clock::now();
-      side.outputs = session.run(inputs_for(session, side));
-      side.milliseconds =
+      out.outputs = session.run(inputs);
+      out.milliseconds =
           std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-      for (const TensorInfo& info : session.outputs()) side.names.push_back(info.name);
-      side.used_provider = session.provider();
-      side.warnings = session.warnings();
+      for (const TensorInfo& info : session.outputs()) out.names.push_back(info.name);
+      out.used_provider = session.provider();
+      out.warnings = session.warnings();
     } catch (const Error& e) {
       if (first) throw;  // nothing to compare the others with
-      if (side.version.empty()) side.label += side.ort.empty() ? "" : " on " + side.ort;
-      side.error = e.what();
+      if (out.version.empty()) out.label += side.ort.empty() ? "" : " on " + side.ort;
+      out.error = e.what();
       ++failed_;
     }
   }
 
-  // The same inputs for each model, by name.
-  Arrays inputs_for(const Session& session, const Side& side) const {
-    Arrays arrays;
-    for (const TensorInfo& info : session.inputs()) {
-      const auto given = inputs_.find(info.name);
-      if (given != inputs_.end()) {
-        arrays.emplace(info.name, given->second);
-      } else if (!info.optional) {
-        std::string have;
-        for (const std::string& name : input_names_) have += (have.empty() ? "'" : ", '") + name + "'";
-        throw InvalidArgument("'" + side.model + "' has the input '" + info.name + "', which '" +
-                              options_.model + "' does not (it has " + have +
-                              "): both get the same inputs by name");
-      }
-    }
-    return arrays;
-  }
-
-  static std::string list_of_names(const Side& side) {
+  static std::string list_of_names(const Outcome& side) {
     std::string text;
     for (const std::string& name : side.names) text += (text.empty() ? "'" : ", '") + name + "'";
     return text.empty() ? "none" : text;
   }
 
   void compare_side(size_t index) {
-    const Side& side = sides_[index];
+    const Outcome& side = sides_[index];
     if (!side.error.empty()) return;
     const bool against_file = !options_.expect.empty();
     const Arrays& expected = against_file ? expected_ : sides_[0].outputs;
@@ -258,7 +162,8 @@ class Comparison {
         continue;
       }
       const Array& actual = side.outputs.at(name);
-      rows_.push_back({index, name, actual.to_string(), compare(actual, found->second, how(side, name))});
+      rows_.push_back(
+          {index, name, actual.to_string(), compare(actual, found->second, how(side.side, name))});
     }
     if (by_position) return;
     for (const std::string& name : expected_names) {
@@ -349,9 +254,10 @@ class Comparison {
 
   std::string baseline() const {
     if (!options_.expect.empty()) return options_.expect;
-    const Side& s = sides_[0];
-    return s.label +
-           (options_.orts.size() > 1 ? "" : " (ONNX Runtime " + s.version + ", " + s.used_provider + ")");
+    const Outcome& s = sides_[0];
+    return s.label + (options_.sides.orts.size() > 1
+                          ? ""
+                          : " (ONNX Runtime " + s.version + ", " + s.used_provider + ")");
   }
 
   std::vector<std::vector<std::string>> table_rows() const {
@@ -367,7 +273,7 @@ class Comparison {
                       numbers ? show(d.mean) : "-", numbers ? show(d.relative) : "-",
                       numbers ? show(d.cosine) : "-", number(d.limit), result});
     }
-    for (const Side& s : sides_) {
+    for (const Outcome& s : sides_) {
       if (!s.error.empty()) rows.push_back({s.label, "", "", "-", "-", "-", "-", "-", "FAILED"});
     }
     return rows;
@@ -375,10 +281,10 @@ class Comparison {
 
   void print() const {
     std::printf("%s against %s\n\n%s\n",
-                heading(options_.second.empty() ? options_.model : options_.second).c_str(),
+                heading(options_.sides.second.empty() ? options_.sides.model : options_.sides.second).c_str(),
                 printable(baseline()).c_str(), table(table_rows()).c_str());
     for (const std::string& n : notes_) std::printf("note: %s\n", printable(n).c_str());
-    for (const Side& s : sides_) {
+    for (const Outcome& s : sides_) {
       if (!s.error.empty())
         std::fprintf(stderr, "%s %s: %s\n", error_label().c_str(), printable(s.label).c_str(),
                      printable(s.error).c_str());
@@ -389,12 +295,17 @@ class Comparison {
     std::printf("%s\n", verdict().c_str());
   }
 
-  static Json side_json(const Side& s) {
-    return {{"label", s.label},         {"model", s.model},
-            {"libraries", s.libraries}, {"runtime", s.version},
-            {"provider", s.provider},   {"threads", s.threads},
-            {"optimize", s.level},      {"time_ms", s.milliseconds},
-            {"warnings", s.warnings},   {"error", s.error.empty() ? Json() : Json(s.error)}};
+  static Json side_json(const Outcome& s) {
+    return {{"label", s.label},
+            {"model", s.side.model},
+            {"libraries", s.side.libraries},
+            {"runtime", s.version},
+            {"provider", s.side.provider},
+            {"threads", s.side.threads},
+            {"optimize", s.side.level},
+            {"time_ms", s.milliseconds},
+            {"warnings", s.warnings},
+            {"error", s.error.empty() ? Json() : Json(s.error)}};
   }
 
   Json to_json() const {
@@ -419,7 +330,7 @@ class Comparison {
   }
 
   void write_page() const {
-    Page page("opbridge compare: " + options_.model, verdict(), equal());
+    Page page("opbridge compare: " + options_.sides.model, verdict(), equal());
     std::vector<std::vector<std::string>> facts = {{"against", baseline()}};
     for (const auto& [name, array] : inputs_)
       facts.push_back({"input '" + name + "'", array.to_string() + ", " + sources_.at(name)});
@@ -439,9 +350,9 @@ class Comparison {
     page.table("Outputs", table_rows(), classes);
     std::vector<std::vector<std::string>> ways = {
         {"side", "model", "ONNX Runtime", "provider", "threads", "optimize", "time", "error"}};
-    for (const Side& s : sides_) {
-      ways.push_back({s.label, s.model, s.version, s.provider,
-                      s.threads == 0 ? "ORT's choice" : std::to_string(s.threads), s.level,
+    for (const Outcome& s : sides_) {
+      ways.push_back({s.label, s.side.model, s.version, s.side.provider,
+                      s.side.threads == 0 ? "ORT's choice" : std::to_string(s.side.threads), s.side.level,
                       number(s.milliseconds) + " ms", s.error});
     }
     page.table("What was run", ways, {});
@@ -450,10 +361,10 @@ class Comparison {
   }
 
   const Options& options_;
-  std::vector<Side> sides_;
+  std::vector<Outcome> sides_;
   Arrays inputs_, expected_;
   std::map<std::string, std::string> sources_;
-  std::vector<std::string> input_names_, notes_;
+  std::vector<std::string> notes_;
   std::map<std::string, ModelInfo> models_;
   std::vector<Row> rows_;
   size_t failed_ = 0;
@@ -475,27 +386,7 @@ Command add_compare(CLI::App& parent) {
       "compare",
       "Runs models, runtimes, libraries and settings on the same inputs and says where outputs differ");
   app->footer(kExamples);
-  app->add_option("model", o->model, "The .onnx file")->required()->option_text(" ");
-  app->add_option("second", o->second, "Another .onnx file, to compare with the first")->option_text(" ");
-  const auto many = [&](const char* name, auto& target, const char* help, const char* text) {
-    return app->add_option(name, target, help)->allow_extra_args(false)->option_text(text);
-  };
-  many("-l,--library", o->libraries, "A custom-operator library; may be repeated", "FILE");
-  many("--library-b", o->libraries_b,
-       "A library in the place of those: of the second model, or the same model again", "FILE");
-  many("--ort", o->orts, "An ONNX Runtime: libonnxruntime.so.* or a folder that has it; repeat to compare",
-       "PATH");
-  many("--provider", o->providers, "cpu or cuda [cpu]; repeat to compare", "NAME")
-      ->check(CLI::IsMember({"cpu", "cuda"}));
-  many("--threads", o->threads, "Threads inside an operator; 0: ONNX Runtime decides [0]; repeat to compare",
-       "N")
-      ->check(CLI::Range(0, 4096));
-  std::vector<std::string> levels;
-  for (const auto& level : optimization_levels()) levels.push_back(level.first);
-  many("--optimize", o->levels, "none, basic, extended or all [all]; repeat to compare", "LEVEL")
-      ->check(CLI::IsMember(levels));
-  app->add_flag("--allow-fallback", o->allow_fallback, "With cuda: what CUDA cannot run, runs on the CPU");
-  app->add_option("--device-id", o->device_id, "Which GPU [0]")->check(CLI::Range(0, 1023))->option_text("N");
+  add_side_options(*app, o->sides);
   add_input_options(*app, o->inputs);
   app->add_option("--expect", o->expect, "Outputs to reproduce: .npy, .npz, .pb or a folder of these")
       ->option_text("FILE");
@@ -503,9 +394,11 @@ Command add_compare(CLI::App& parent) {
                   "Largest difference, as a part of the expected root mean square")
       ->check(CLI::Range(0.0, 1e9))
       ->option_text("X");
-  many("--unit", o->units, "An output that is a translation, and its unit: m, cm or mm; may be repeated",
-       "OUTPUT=UNIT")
-      ->check(check_unit);
+  app->add_option("--unit", o->units,
+                  "An output that is a translation, and its unit: m, cm or mm; may be repeated")
+      ->allow_extra_args(false)
+      ->check(check_unit)
+      ->option_text("OUTPUT=UNIT");
   app->add_option("--html", o->html, "Writes a page that needs nothing else, to send on")
       ->option_text("FILE");
   app->add_flag("--json", o->json, "Prints one JSON object instead of text");

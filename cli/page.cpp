@@ -112,6 +112,33 @@ void Page::chart(const std::string& heading, const std::vector<Bar>& bars) {
       y_of(0), y_of(0));
 }
 
+void Page::bars(const std::string& heading, const std::vector<Bar>& bars) {
+  if (bars.empty()) return;
+  constexpr double kWidth = 420, kRow = 36;
+  double largest = 0;
+  for (const Bar& bar : bars) largest = std::max(largest, bar.ratio);
+  const double height = kRow * static_cast<double>(bars.size());
+  char line[256];
+  const auto add = [&](const char* format, auto... values) {
+    std::snprintf(line, sizeof(line), format, values...);
+    body_ += line;
+  };
+  body_ += "<h2>" + escape(heading) + "</h2>\n<div class=\"wide\">\n";
+  add("<svg role=\"img\" width=\"%g\" height=\"%g\" viewBox=\"0 0 %g %g\">\n", kWidth + 80, height,
+      kWidth + 80, height);
+  for (size_t i = 0; i < bars.size(); ++i) {
+    const double y = kRow * static_cast<double>(i),
+                 width = largest > 0 ? kWidth * bars[i].ratio / largest : 0;
+    add("<text x=\"0\" y=\"%g\">", y + 11);
+    body_ += escape(bars[i].label) + "</text>";
+    add("<rect class=\"%s\" x=\"0\" y=\"%g\" width=\"%g\" height=\"12\"/>", bars[i].good ? "good" : "bad",
+        y + 16, width);
+    add("<text x=\"%g\" y=\"%g\">", width + 6, y + 26);
+    body_ += number(bars[i].ratio) + "</text>\n";
+  }
+  body_ += "</svg>\n</div>\n";
+}
+
 void Page::write(const std::string& path) const {
   std::FILE* file = std::fopen(path.c_str(), "wb");
   const std::string text = body_ + "</main>\n</body>\n</html>\n";

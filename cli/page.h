@@ -23,6 +23,8 @@ class Page {
   void table(const std::string& heading, const std::vector<std::vector<std::string>>& rows,
              const std::vector<std::string>& classes);
   void list(const std::string& heading, const std::vector<std::string>& items);
+  /// Bars from 0 to the largest value; Bar::ratio is the value.
+  void bars(const std::string& heading, const std::vector<Bar>& bars);
   void chart(const std::string& heading, const std::vector<Bar>& bars);
   /// Throws Error where the file cannot be written.
   void write(const std::string& path) const;

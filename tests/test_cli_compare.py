@@ -21,10 +21,10 @@ PVN3D = BUILD / "lib/libpvn3d_custom_op.so"
 RUNTIMES = ROOT / "build/ort/lib"
 
 
-def opbridge(*arguments, code=0, both=False):
+def opbridge(*arguments, code=0, both=False, name="compare"):
     """Runs the command; returns its stdout, or stderr of a wrong command line or a failure without a report."""
     done = subprocess.run(
-        [BUILD / "bin/opbridge", "compare", *map(str, arguments)],
+        [BUILD / "bin/opbridge", name, *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=300,
