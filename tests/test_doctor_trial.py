@@ -1,0 +1,111 @@
+"""The trial of `opbridge doctor`: working projects broken in thirty ways, and ten that work (doctor_trial.py).
+
+Each break is real: plain ONNX Runtime refuses the project or computes something wrong, which is checked first. Then
+doctor must name the true cause, and nothing that is not true."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import doctor_trial
+import pytest
+from doctor_trial import Absent, Project
+
+PYTHON_OF = {"1.14.1": "1.15.1", "1.17.1": "1.17.3"}  # the nearest version that there is as a Python package
+
+
+class Plain:
+    """ONNX Runtimes of several versions, each in a process of its own that answers any number of questions."""
+
+    def __init__(self):
+        self.processes = {}
+
+    def __call__(self, project):
+        version = PYTHON_OF.get(project.runtime, project.runtime)
+        python = doctor_trial.ORT / version / "bin/python" if version else sys.executable
+        if version not in self.processes:
+            self.processes[version] = subprocess.Popen(
+                [python, doctor_trial.ROOT / "tests/doctor_trial_plain.py"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        process = self.processes[version]
+        job = {
+            "model": str(project.model) if project.model else None,
+            "libraries": [str(p) for p in project.libraries],
+            "feeds": project.feeds,
+        }
+        process.stdin.write(json.dumps(job) + "\n")
+        process.stdin.flush()
+        return json.loads(process.stdout.readline())
+
+    def close(self):
+        for process in self.processes.values():
+            process.stdin.close()
+            process.wait(20)
+
+
+@pytest.fixture(scope="session")
+def plain():
+    runtimes = Plain()
+    yield runtimes
+    runtimes.close()
+
+
+def made(make, tmp_path):
+    """The project, or the reason why this machine cannot have it."""
+    try:
+        project = make(tmp_path)
+    except Absent as e:
+        pytest.skip(str(e))
+    if project.runtime and not (doctor_trial.ORT / "lib" / project.runtime).exists():
+        pytest.skip(f"no ONNX Runtime {project.runtime}: make matrix fetches it")
+    if project.ort and not project.ort.exists():
+        pytest.skip(f"no {project.ort}: make matrix fetches it")
+    return project
+
+
+def doctor(project: Project):
+    """The exit code and the report of `opbridge doctor`."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("OPBRIDGE_")}
+    environment |= {"VIRTUAL_ENV": sys.prefix} | project.environment
+    done = subprocess.run(
+        [doctor_trial.BUILD / "bin/opbridge", "doctor", *project.arguments(), "--json"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment,
+    )
+    assert done.returncode in (0, 1, 2), f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.returncode, json.loads(done.stdout)
+
+
+def text_of(finding):
+    return json.dumps([finding[k] for k in ("subject", "cause", "evidence", "fix")], ensure_ascii=False)
+
+
+@pytest.mark.parametrize("case", doctor_trial.CASES, ids=lambda c: c.name)
+def test_the_break_is_real(case, tmp_path, plain):
+    project = made(case.make, tmp_path)
+    if callable(case.plain):
+        assert case.plain(project, plain)
+    else:
+        assert re.search(case.plain, plain(project).get("error", "no error"))
+
+
+@pytest.mark.parametrize("project", doctor_trial.HEALTHY, ids=lambda h: h.name)
+def test_the_healthy_project_works(project, tmp_path, plain):
+    answer = plain(made(project.make, tmp_path))
+    assert answer.get("shapes"), answer
+    assert answer["finite"]
+
+
+@pytest.mark.parametrize("project", doctor_trial.HEALTHY, ids=lambda h: h.name)
+def test_no_false_alarm(project, tmp_path):
+    code, report = doctor(made(project.make, tmp_path))
+    alarms = [f for f in report["findings"] if f["severity"] in ("error", "warning")]
+    assert (code, alarms) == (0, [])
