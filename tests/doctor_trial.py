@@ -850,6 +850,328 @@ gmake: *** [Makefile:91: all] Error 2
 """
 
 
+# -- a second round, by a hostile user
+
+
+@case(
+    "The library is for a Raspberry Pi or Jetson (AArch64), this machine is x86-64.",
+    r"cannot open shared object file|wrong ELF class|ELF",
+    [r"libacme\.so", r"(?i)aarch64|arm64", r"(?i)x86[-_]64"],
+)
+def other_architecture(tmp):
+    path = foreign(tmp / "libacme.so")
+    data = bytearray(path.read_bytes())
+    data[18:20] = (183).to_bytes(2, "little")  # e_machine
+    path.write_bytes(data)
+    return Project(foreign_model(tmp / "m.onnx"), [path])
+
+
+@case(
+    "The library was built on Windows.",
+    r"invalid ELF header",
+    [r"acme_ops\.dll", r"(?i)windows|\bPE\b|dll"],
+)
+def windows_library(tmp):
+    header = b"MZ" + bytes(58) + (128).to_bytes(4, "little")
+    path = tmp / "acme_ops.dll"
+    path.write_bytes(header + bytes(64) + b"PE\0\0\x64\x86" + bytes(4000))
+    return Project(foreign_model(tmp / "m.onnx"), [path])
+
+
+@case(
+    "The model has opset 23, and ONNX Runtime 1.20 knows up to 21.",
+    r"is till opset 21",
+    [r"(?i)opset", r"23", r"21", r"1\.20"],
+)
+def opset_newer_than_the_runtime(tmp):
+    return Project(plain_model(tmp / "m.onnx", opset=23), runtime="1.20.1")
+
+
+@case(
+    "The required input pred_kps has an empty name.",
+    r"(?i)empty string|pred_kps",
+    [r"/pose/solve", r"pred_kps", r"(?i)required|absent|missing|empty|left out"],
+)
+def required_input_left_out(tmp):
+    nodes = [
+        helper.make_node(
+            "KabschSolver",
+            ["model_kps", "", "weights"],
+            ["rotation", "translation"],
+            "/pose/solve",
+            domain=POINTS,
+        )
+    ]
+    model = save(
+        tmp / "m.onnx",
+        nodes,
+        [tensor("model_kps", [9, 3]), tensor("weights", [9])],
+        [tensor("rotation", [3, 3]), tensor("translation", [3])],
+        domains=[POINTS],
+    )
+    return Project(model, [PVN3D])
+
+
+@case(
+    "The centres are float64 (from NumPy), the points float32: one operator, one type.",
+    r"BallQuery",
+    [r"/sa1/query", r"(?i)double|float64|f64", r"(?i)float32|f32|float\b", r"new_xyz|xyz"],
+)
+def mixed_types(tmp):
+    path = points_model(tmp / "m.onnx")
+    model = onnx.load(path)
+    model.graph.input[1].type.tensor_type.elem_type = DOUBLE
+    onnx.save(model, path)
+    return Project(path, [PVN3D])
+
+
+@case(
+    "k was passed as a tensor: the symbolic function gave it as an input, not as the attribute k_i.",
+    r"input size 3 not in range",
+    [r"/knn", r"\bk\b", r"(?i)attribute", r"(?i)input"],
+)
+def attribute_as_input(tmp):
+    nodes = [node("KNN", "xyz query k", "idx", POINTS, "/knn")]
+    model = save(
+        tmp / "m.onnx",
+        nodes,
+        [tensor("xyz", ["b", "n", 3]), tensor("query", ["b", "m", 3])],
+        [tensor("idx", ["b", "m", 8], INT32)],
+        [constant("k", 8, np.int64)],
+        [POINTS],
+    )
+    return Project(model, [PVN3D])
+
+
+def needs_what_is_not_here(project, ask):
+    out = subprocess.run(
+        ["ldd", project.ort / "libonnxruntime_providers_cuda.so"], capture_output=True, text=True, check=True
+    ).stdout
+    return "libcudnn.so.9 => not found" in out
+
+
+@case(
+    "The CUDA provider needs cuDNN 9 and CUDA 12's libraries; they are not installed, nor is there a GPU.",
+    needs_what_is_not_here,
+    [r"libonnxruntime_providers_cuda\.so", r"libcudnn\.so\.9|cuDNN"],
+)
+def no_cudnn(tmp):
+    capi = tmp / "onnxruntime/capi"
+    capi.mkdir(parents=True)
+    library = next((installed("1.20.1") / "onnxruntime/capi").glob("libonnxruntime.so.*"))
+    (capi / library.name).symlink_to(library)
+    linked_to(
+        capi / "libonnxruntime_providers_cuda.so",
+        *("libcublasLt.so.12", "libcublas.so.12", "libcudnn.so.9", "libcufft.so.11", "libcudart.so.12"),
+        source="int GetProvider(void) { return 0; }",
+    )
+    build(capi / "libonnxruntime_providers_shared.so", "int Provider_GetHost(void) { return 0; }")
+    return Project(plain_model(tmp / "m.onnx"), provider="cuda", ort=capi)
+
+
+@case(
+    "The library's source uses Ort::CustomOpApi, which ONNX Runtime's headers have not had since 1.16.",
+    log_says("CustomOpApi"),
+    [r"CustomOpApi", r"1\.1[0-9]", r"(?i)header|version|removed|KernelContext"],
+)
+def removed_class(tmp):
+    path = tmp / "build.log"
+    path.write_text("""\
+[ 50%] Building CXX object csrc/CMakeFiles/mmdeploy_ort_ops.dir/grid_sample.cpp.o
+In file included from /src/csrc/onnxruntime/grid_sample/grid_sample.cpp:2:
+/src/csrc/onnxruntime/grid_sample/grid_sample.h:9:28: error: 'CustomOpApi' in namespace 'Ort' does not name a type; \
+did you mean 'CustomOpBase'?
+    9 |   GridSampleKernel(Ort::CustomOpApi ort, const OrtKernelInfo *info);
+      |                            ^~~~~~~~~~~
+      |                            CustomOpBase
+make[2]: *** [csrc/CMakeFiles/mmdeploy_ort_ops.dir/build.make:76: csrc/CMakeFiles/mmdeploy_ort_ops.dir/\
+grid_sample.cpp.o] Error 1
+""")
+    return Project(build_log=path)
+
+
+@case(
+    "Two models were merged without a prefix: two nodes write the tensor 'h'.",
+    r"(?i)duplicate definition|SSA",
+    [r"\bh\b", r"(?i)twice|two nodes|duplicate|both|more than one"],
+)
+def merged_without_prefix(tmp):
+    nodes = [
+        node("Relu", "x", "h", name="a/relu"),
+        node("Sigmoid", "x", "h", name="b/sigmoid"),
+        node("Neg", "h", "y"),
+    ]
+    return Project(save(tmp / "m.onnx", nodes, [tensor("x", ["n"])], [tensor("y", ["n"])]))
+
+
+@case(
+    "The graph was cut: nothing writes 'backbone_out', which the first node reads.",
+    r"backbone_out",
+    [
+        r"backbone_out",
+        r"(?i)no(thing| node| one)|not (a|the|an|produced|written|defined)|nobody|never|unknown|missing",
+    ],
+)
+def cut_graph(tmp):
+    nodes = [node("Relu", "backbone_out", "h"), node("Add", "h x", "y")]
+    return Project(save(tmp / "m.onnx", nodes, [tensor("x", ["n"])], [tensor("y", ["n"])]))
+
+
+@case(
+    "The compiler does not find ONNX Runtime's headers: the Python package has none.",
+    log_says("onnxruntime_cxx_api.h: No such file"),
+    [r"onnxruntime_cxx_api\.h", r"(?i)header|include", r"(?i)-I|include|download|wheel|package"],
+)
+def no_headers(tmp):
+    path = tmp / "build.log"
+    path.write_text("""\
+[1/2] Building CXX object CMakeFiles/custom_op.dir/custom_op.cc.o
+FAILED: CMakeFiles/custom_op.dir/custom_op.cc.o
+/usr/bin/c++ -Dcustom_op_EXPORTS -O3 -fPIC -std=gnu++17 -o CMakeFiles/custom_op.dir/custom_op.cc.o -c ../custom_op.cc
+../custom_op.cc:1:10: fatal error: onnxruntime_cxx_api.h: No such file or directory
+    1 | #include <onnxruntime_cxx_api.h>
+      |          ^~~~~~~~~~~~~~~~~~~~~~~
+compilation terminated.
+ninja: build stopped: subcommand failed.
+""")
+    return Project(build_log=path)
+
+
+@case(
+    "A static library that was compiled without -fPIC goes into the operator library.",
+    log_says("recompile with -fPIC"),
+    [r"fPIC|POSITION_INDEPENDENT_CODE", r"kernels"],
+)
+def not_position_independent(tmp):
+    path = tmp / "build.log"
+    path.write_text("""\
+[100%] Linking CXX shared library libpvn3d_ops.so
+/usr/bin/ld: libkernels.a(ball_query.cpp.o): relocation R_X86_64_PC32 against symbol `stderr@@GLIBC_2.2.5' can not \
+be used when making a shared object; recompile with -fPIC
+/usr/bin/ld: final link failed: bad value
+collect2: error: ld returned 1 exit status
+gmake[2]: *** [CMakeFiles/pvn3d_ops.dir/build.make:113: libpvn3d_ops.so] Error 1
+""")
+    return Project(build_log=path)
+
+
+@case(
+    "RegisterCustomOps is defined in two source files of one library.",
+    log_says("multiple definition of"),
+    [r"RegisterCustomOps", r"(?i)multiple|twice|two|duplicate"],
+)
+def defined_twice(tmp):
+    for n in (1, 2):
+        (tmp / f"op{n}.c").write_text("int RegisterCustomOps(void) { return 0; }\n")
+    command = ["cc", "-shared", "-fPIC", tmp / "op1.c", tmp / "op2.c", "-o", tmp / "libacme.so"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    path = tmp / "build.log"
+    path.write_text(done.stderr)
+    return Project(build_log=path)
+
+
+@case(
+    "The build asks for compute_60, which CUDA 13's nvcc no longer compiles for.",
+    log_says("Unsupported gpu architecture"),
+    [r"compute_60|sm_60", r"(?i)architecture", r"CMAKE_CUDA_ARCHITECTURES|-arch|75"],
+)
+def old_architecture(tmp):
+    path = tmp / "build.log"
+    path.write_text("""\
+[2/5] Building CUDA object CMakeFiles/ops.dir/knn.cu.o
+FAILED: CMakeFiles/ops.dir/knn.cu.o
+/usr/local/cuda/bin/nvcc -forward-unknown-to-host-compiler --generate-code=arch=compute_60,code=[sm_60] -c ../knn.cu
+nvcc fatal   : Unsupported gpu architecture 'compute_60'
+ninja: build stopped: subcommand failed.
+""")
+    return Project(build_log=path)
+
+
+@case(
+    "bandwidth is 0, which VoteAggregate does not allow.",
+    r"bandwidth",
+    [r"VoteAggregate", r"bandwidth", r"\b0\b"],
+)
+def attribute_out_of_range(tmp):
+    return Project(vote_model(tmp / "m.onnx", bandwidth=0.0), [PVN3D])
+
+
+@case(
+    "radius was written as the integer 1; the operator reads a float.",
+    r"radius",
+    [r"/sa1/query", r"radius", r"(?i)int", r"(?i)float"],
+)
+def attribute_of_another_kind(tmp):
+    return Project(points_model(tmp / "m.onnx", radius=1, nsample=16), [PVN3D])
+
+
+@case(
+    "The download was the login page of a proxy.",
+    r"INVALID_PROTOBUF|Protobuf parsing failed",
+    [r"(?i)html|web page"],
+)
+def model_is_a_web_page(tmp):
+    path = tmp / "pvn3d.onnx"
+    path.write_text(
+        "<!DOCTYPE html>\n<html><head><title>Sign in</title></head><body>" + "x" * 5000 + "</body></html>"
+    )
+    return Project(path)
+
+
+@case(
+    "The file of weights was cut short while it was copied.",
+    r"model\.onnx\.data|(?i:external|out of bounds)",
+    [r"model\.onnx\.data", r"(?i)short|truncat|cut|bytes"],
+)
+def weights_cut_short(tmp):
+    path = large_model(tmp / "exported")
+    data = tmp / "exported/model.onnx.data"
+    data.write_bytes(data.read_bytes()[:20])
+    return Project(path)
+
+
+@case(
+    "The custom node is in a branch of an If, and no library was given.",
+    r"acme\.ops:Double\(-1\) is not a registered function/op",
+    [r"acme\.ops", r"Double", r"(?i)library"],
+)
+def no_library_for_a_branch(tmp):
+    def branch(name, op, domain):
+        return helper.make_graph([node(op, "x", name, domain)], name, [], [tensor(name, ["n"])])
+
+    nodes = [
+        helper.make_node(
+            "If",
+            ["flag"],
+            ["y"],
+            "/if",
+            then_branch=branch("then", "Double", "acme.ops"),
+            else_branch=branch("else", "Neg", ""),
+        )
+    ]
+    inputs = [tensor("x", ["n"]), tensor("flag", [], TensorProto.BOOL)]
+    return Project(save(tmp / "m.onnx", nodes, inputs, [tensor("y", ["n"])], domains=["acme.ops"]))
+
+
+@case(
+    "Half of the library was compiled with the old ABI of std::string, so a function is not found.",
+    r"undefined symbol: _ZN4acme8describe.*E?Ss",
+    [r"libacme\.so", r"acme::describe|_ZN4acme8describe", r"(?i)abi|undefined|not defined"],
+)
+def old_string_abi(tmp):
+    source = """
+        #define _GLIBCXX_USE_CXX11_ABI 0
+        #include <onnxruntime_c_api.h>
+        #include <string>
+        namespace acme { int describe(std::string); }
+        extern "C" OrtStatus* RegisterCustomOps(OrtSessionOptions*, const OrtApiBase*) {
+          acme::describe("x");
+          return nullptr;
+        }
+    """
+    return Project(foreign_model(tmp / "m.onnx"), [build(tmp / "libacme.so", source, language="c++")])
+
+
 # ---- the healthy projects
 
 
