@@ -4,8 +4,8 @@ import numpy as np
 import opbridge
 import pytest
 import torch
+from cases import oracle
 from conftest import built
-from test_ops_reference import oracle
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +19,7 @@ def torch_ops(ops):
 
 
 def oracle_of(operator):
-    return [p for p in oracle() if p.values[0] == operator]
+    return [pytest.param(o, case, id=f"{o}-{name}") for o, name, case in oracle() if o == operator]
 
 
 @pytest.mark.parametrize("stop", ["converged", "upstream"])

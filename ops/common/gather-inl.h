@@ -1,4 +1,5 @@
-// Picking columns of channel-first features, and the gradient of that: what GatherPoints and GroupPoints do.
+// Picking columns of channel-first features, and the gradient of that: what GatherPoints and GroupPoints do, which
+// differ only in how many dimensions their positions have.
 // Compiled once a SIMD target (see simd.h).
 #if defined(OPBRIDGE_GATHER_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef OPBRIDGE_GATHER_INL_H
@@ -29,8 +30,8 @@ bool all_in_range(const I* idx, int64_t count, int64_t n) {
 
 /// Four channels side by side, so that one load serves all four.
 constexpr int kBlock = 4;
-constexpr int64_t kTile =
-    64;  // positions whose results wait, channels side by side, to be written channel by channel
+/// Positions whose results wait, channels side by side, to be written channel by channel.
+constexpr int64_t kTile = 64;
 
 /// block[i] = four channels of point i.
 inline void interleave(const float* features, int64_t n, float* block) {
@@ -166,6 +167,53 @@ void gather_columns_grad(const opbridge::Call& call, const T* grad_out, const I*
       }
     }
   });
+}
+
+/// The positions of one batch.
+inline int64_t positions_of(const opbridge::TensorArg& idx) {
+  int64_t count = 1;
+  for (int i = 1; i < idx.rank; ++i) count *= idx.shape[i];
+  return count;
+}
+
+/// The kernel over (features, idx) -> out, and its workspace.
+inline void gather(const opbridge::Call& call) {
+  const int64_t* features = call.input_arg(0).shape;
+  opbridge::dispatch<opbridge::f16, float, double>(call.input_dtype(0), [&](auto t) {
+    opbridge::dispatch<int32_t, int64_t>(call.input_dtype(1), [&](auto i) {
+      using T = decltype(t);
+      using I = decltype(i);
+      gather_columns<T, I>(call, call.input<T>(0).data(), call.input<I>(1).data(), call.output<T>(0).data(),
+                           features[0], features[1], features[2], positions_of(call.input_arg(1)));
+    });
+  });
+}
+
+inline size_t gather_workspace(const opbridge::Call& call) {
+  if (call.device() == opbridge::Device::kCuda) return 0;
+  const int64_t* features = call.input_arg(0).shape;
+  return Tasks(features[0], features[1]).workspace(call.input_dtype(0), features[2]);
+}
+
+/// The kernel over (grad_out, features, idx) -> grad_features, and its workspace.
+inline void gather_grad(const opbridge::Call& call) {
+  const int64_t* features = call.input_arg(1).shape;
+  opbridge::dispatch<opbridge::f16, float, double>(call.input_dtype(0), [&](auto t) {
+    opbridge::dispatch<int32_t, int64_t>(call.input_dtype(2), [&](auto i) {
+      using T = decltype(t);
+      using I = decltype(i);
+      gather_columns_grad<T, I>(call, call.input<T>(0).data(), call.input<I>(2).data(),
+                                call.output<T>(0).data(), features[0], features[1], features[2],
+                                positions_of(call.input_arg(2)));
+    });
+  });
+}
+
+inline size_t gather_grad_workspace(const opbridge::Call& call) {
+  const int64_t* features = call.input_arg(1).shape;
+  const bool cuda = call.device() == opbridge::Device::kCuda;
+  return (cuda ? cuda_inverse_index_bytes : inverse_index_bytes)(features[0], features[2],
+                                                                 positions_of(call.input_arg(2)));
 }
 
 }  // namespace pvn3d::HWY_NAMESPACE

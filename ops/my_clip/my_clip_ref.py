@@ -1,40 +1,50 @@
-"""my_clip in slow, obvious NumPy, and the cases that every host must agree on."""
+"""my_clip and its gradient, slow and obvious: one element at a time, in the words of my_clip.h."""
 
 import numpy as np
 
-
-def my_clip(x, min=None, max=None):
-    """x limited to [min, max], one element at a time, in the words of my_clip.h."""
-    y = x.copy()
-    flat = y.reshape(-1)
-    for i, v in enumerate(x.reshape(-1)):
-        for bound, bites in ((min, np.less), (max, np.greater)):
-            if bound is None or v != v:  # NaN in x stays NaN
-                continue
-            b = bound.reshape(-1)[0]
-            if b != b or bites(v, b):  # a NaN bound gives NaN
-                v = b
-        flat[i] = v
-    return y
+OPERATOR = "my_clip"
+COMPARE = {"y": "exact"}
+COMPARE_GRAD = {"grad_x": "exact"}
 
 
-def my_clip_grad(grad_y, x, min=None, max=None):
-    """grad_y where min <= x <= max, else 0."""
-    grad_x = np.zeros_like(grad_y)
-    for i, v in enumerate(x.reshape(-1)):
-        inside = v == v
-        inside = inside and (min is None or v >= min.reshape(-1)[0])
-        inside = inside and (max is None or v <= max.reshape(-1)[0])
-        if inside:
-            grad_x.reshape(-1)[i] = grad_y.reshape(-1)[i]
-    return grad_x
+def bounds(inputs):
+    """min and max as scalars, None where absent."""
+    return [None if inputs.get(k) is None else inputs[k].reshape(-1)[0] for k in ("min", "max")]
 
 
-def cases(dtype):
-    """(name, x, min, max) for a NumPy dtype; absent bounds are None. bfloat16 hosts take the float32 ones: every
-    value here is exact in it."""
-    dtype = np.dtype(dtype)
-    floating = dtype.kind == "f"
+def reference(inputs, attributes):
+    y = inputs["x"].copy()
+    low, high = bounds(inputs)
+    for at, v in np.ndenumerate(inputs["x"]):
+        if v != v:  # NaN in x stays NaN
+            continue
+        for bound, bites in ((low, np.less), (high, np.greater)):
+            if bound is not None and (bound != bound or bites(v, bound)):  # a NaN bound gives NaN
+                v = bound
+        y[at] = v
+    return {"y": y}
+
+
+def reference_grad(inputs, attributes):
+    grad_x = np.zeros_like(inputs["grad_y"])
+    low, high = bounds(inputs)
+    for at, v in np.ndenumerate(inputs["x"]):
+        if v == v and (low is None or v >= low) and (high is None or v <= high):
+            grad_x[at] = inputs["grad_y"][at]
+    return {"grad_x": grad_x}
+
+
+def cases():
+    for dtype in (np.float16, np.float32, np.float64, np.int32, np.int64):
+        yield from cases_of(np.dtype(dtype))
+
+
+def cases_of(dtype):
+    """Every value of the float32 cases is exact in bfloat16, too."""
+
+    def case(name, x, low, high):
+        inputs = {k: v for k, v in (("x", x), ("min", low), ("max", high)) if v is not None}
+        return dict(name=f"{name}_{dtype.name}", inputs=inputs, attributes={})
 
     def array(values, shape=None):
         a = np.array(values, dtype=dtype)
@@ -42,29 +52,36 @@ def cases(dtype):
 
     values = [-8, -3, -2, -1, 0, 1, 2, 3, 8, 0, 100, -100]
     x = array(values, (3, 4))
-    yield "both", x, array(-2), array(3)
-    yield "none", x, None, None
-    yield "min only", x, array(-2), None
-    yield "max only", x, None, array(3)
-    yield "bounds of one element", x, array([-2]), array([3])
-    yield "bounds of both shapes", x, array([-2]), array(3)
-    yield "min above max gives max", x, array(3), array(-2)
-    yield "equal bounds", x, array(1), array(1)
-    yield "scalar", array(100), array(-2), array(3)
-    yield "one element", array([-100]), array(-2), array(3)
-    yield "empty", array([], (0,)), array(-2), array(3)
-    yield "empty axis", array([], (2, 0, 3)), array(-2), None
-    yield "five axes", array(values, (1, 2, 1, 3, 2)), array(-1), array(1)
-    if floating:
+    yield case("both", x, array(-2), array(3))
+    yield case("none", x, None, None)
+    yield case("min_only", x, array(-2), None)
+    yield case("max_only", x, None, array(3))
+    yield case("bounds_of_one_element", x, array([-2]), array([3]))
+    yield case("bounds_of_both_shapes", x, array([-2]), array(3))
+    yield case("min_above_max_gives_max", x, array(3), array(-2))
+    yield case("equal_bounds", x, array(1), array(1))
+    yield case("scalar", array(100), array(-2), array(3))
+    yield case("one_element", array([-100]), array(-2), array(3))
+    yield case("empty", array([], (0,)), array(-2), array(3))
+    yield case("empty_axis", array([], (2, 0, 3)), array(-2), None)
+    yield case("five_axes", array(values, (1, 2, 1, 3, 2)), array(-1), array(1))
+    if dtype.kind == "f":
         x = array([np.nan, -np.inf, np.inf, -0.0, 0.0, 0.5, -0.5, np.nan])
-        yield "special values", x, array(-0.5), array(0.5)
-        yield "infinite bounds", x, array(-np.inf), array(np.inf)
-        yield "NaN as min", x, array(np.nan), array(1)
-        yield "NaN as max", x, array(-1), array(np.nan)
-        yield "signed zeros", array([-0.0, 0.0]), array(0.0), array(-0.0)
+        yield case("special_values", x, array(-0.5), array(0.5))
+        yield case("infinite_bounds", x, array(-np.inf), array(np.inf))
+        yield case("nan_as_min", x, array(np.nan), array(1))
+        yield case("nan_as_max", x, array(-1), array(np.nan))
+        yield case("signed_zeros", array([-0.0, 0.0]), array(0.0), array(-0.0))
     else:
         info = np.iinfo(dtype)
         x = array([info.min, info.max, 0, -1])
-        yield "extremes", x, array(info.min + 1), array(info.max - 1)
+        yield case("extremes", x, array(info.min + 1), array(info.max - 1))
         if dtype.itemsize == 8:  # float64 arithmetic would round these
-            yield "above 2^53", array([2**53 + 1, 2**53 + 3]), array(2**53 + 2), array(2**62)
+            yield case("above_2_to_53", array([2**53 + 1, 2**53 + 3]), array(2**53 + 2), array(2**62))
+
+
+def grad_cases():
+    for case in cases():
+        x = case["inputs"]["x"]
+        grad_y = np.arange(1, x.size + 1, dtype=x.dtype).reshape(x.shape)
+        yield case | dict(inputs=dict(grad_y=grad_y, **case["inputs"]))

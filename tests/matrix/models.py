@@ -5,15 +5,16 @@ A case is a JSON object: name, model (file), feeds and expected (npz files), and
 runtimes (1.<minor>), `config` is for SessionOptions, `shapes` what the session must say of its outputs' shapes.
 """
 
-import importlib.util
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import cases
 
 TYPES = {
     "f16": (TensorProto.FLOAT16, np.float16),
@@ -24,13 +25,6 @@ TYPES = {
     "i64": (TensorProto.INT64, np.int64),
 }
 F32, F64, I32, I64 = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT32, TensorProto.INT64
-
-
-def load_reference():
-    spec = importlib.util.spec_from_file_location("my_clip_ref", ROOT / "ops/my_clip/my_clip_ref.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def value(name, type_, shape=None):
@@ -113,9 +107,13 @@ def clip_graph(dtype, has_min, has_max, min_shape, max_shape, rank):
 
 
 def my_clip_cases(c):
-    reference = load_reference()
+    forward, backward = cases.references("my_custom_ops")
     for dtype, (_, numpy_type) in TYPES.items():
-        for name, x, low, high in reference.cases(numpy_type):
+        for case in forward.cases:
+            feeds = case["inputs"]
+            x, low, high = (feeds.get(k) for k in ("x", "min", "max"))
+            if x.dtype != numpy_type:
+                continue
             model = clip_graph(
                 dtype,
                 low is not None,
@@ -124,8 +122,7 @@ def my_clip_cases(c):
                 None if high is None else high.shape,
                 x.ndim,
             )
-            feeds = {k: v for k, v in (("x", x), ("min", low), ("max", high)) if v is not None}
-            c.add(f"my_clip {dtype}: {name}", model, feeds, {"y": reference.my_clip(x, low, high)})
+            c.add(f"my_clip {dtype}: {case['name']}", model, feeds, forward.expected(case))
     x, gy = (
         np.array([[-3, -2, 0], [1, 3, np.nan]], np.float32),
         np.arange(1, 7, dtype=np.float32).reshape(2, 3),
@@ -146,7 +143,7 @@ def my_clip_cases(c):
             f"my_clip_grad {low} {high}",
             model,
             {"gy": gy, "x": x, **bounds},
-            {"gx": reference.my_clip_grad(gy, x, **bounds)},
+            {"gx": backward.compute(dict(grad_y=gy, x=x, **bounds), {})["grad_x"]},
         )
 
     x = np.linspace(-2, 2, 24, dtype=np.float32).reshape(2, 3, 4)

@@ -6,54 +6,12 @@
 // After it, always.
 #include "common/gather-inl.h"
 
-HWY_BEFORE_NAMESPACE();
-namespace pvn3d::HWY_NAMESPACE {
-
-void gather_points_cpu(const opbridge::Call& call) {
-  const int64_t *features = call.input_arg(0).shape, *idx = call.input_arg(1).shape;
-  opbridge::dispatch<opbridge::f16, float, double>(call.input_dtype(0), [&](auto t) {
-    opbridge::dispatch<int32_t, int64_t>(call.input_dtype(1), [&](auto i) {
-      using T = decltype(t);
-      using I = decltype(i);
-      gather_columns<T, I>(call, call.input<T>(0).data(), call.input<I>(1).data(), call.output<T>(0).data(),
-                           features[0], features[1], features[2], idx[1]);
-    });
-  });
-}
-
-size_t gather_points_workspace(const opbridge::Call& call) {
-  if (call.device() == opbridge::Device::kCuda) return 0;
-  const int64_t* features = call.input_arg(0).shape;
-  return Tasks(features[0], features[1]).workspace(call.input_dtype(0), features[2]);
-}
-
-size_t gather_points_grad_workspace(const opbridge::Call& call) {
-  const int64_t *features = call.input_arg(1).shape, *idx = call.input_arg(2).shape;
-  const bool cuda = call.device() == opbridge::Device::kCuda;
-  return (cuda ? cuda_inverse_index_bytes : inverse_index_bytes)(features[0], features[2], idx[1]);
-}
-
-void gather_points_grad_cpu(const opbridge::Call& call) {
-  const int64_t *features = call.input_arg(1).shape, *idx = call.input_arg(2).shape;
-  opbridge::dispatch<opbridge::f16, float, double>(call.input_dtype(0), [&](auto t) {
-    opbridge::dispatch<int32_t, int64_t>(call.input_dtype(2), [&](auto i) {
-      using T = decltype(t);
-      using I = decltype(i);
-      gather_columns_grad<T, I>(call, call.input<T>(0).data(), call.input<I>(2).data(),
-                                call.output<T>(0).data(), features[0], features[1], features[2], idx[1]);
-    });
-  });
-}
-
-}  // namespace pvn3d::HWY_NAMESPACE
-HWY_AFTER_NAMESPACE();
-
 #if HWY_ONCE
 namespace pvn3d {
-OPBRIDGE_DISPATCHED_KERNEL(gather_points_cpu)
-OPBRIDGE_DISPATCHED_WORKSPACE(gather_points_workspace)
-OPBRIDGE_DISPATCHED_KERNEL(gather_points_grad_cpu)
-OPBRIDGE_DISPATCHED_WORKSPACE(gather_points_grad_workspace)
+OPBRIDGE_DISPATCHED_KERNEL(gather)
+OPBRIDGE_DISPATCHED_WORKSPACE(gather_workspace)
+OPBRIDGE_DISPATCHED_KERNEL(gather_grad)
+OPBRIDGE_DISPATCHED_WORKSPACE(gather_grad_workspace)
 }  // namespace pvn3d
 
 OPBRIDGE_OPERATORS(gather_points) {
@@ -66,9 +24,9 @@ OPBRIDGE_OPERATORS(gather_points) {
             where T in {f16, f32, f64}, I in {i32, i64}
             grad: GatherPointsGrad
       )")
-          .cpu(pvn3d::best_gather_points_cpu())
+          .cpu(pvn3d::best_gather())
           .cuda(OPBRIDGE_CUDA_KERNEL(gather_points_cuda))
-          .workspace(pvn3d::any_gather_points_workspace),
+          .workspace(pvn3d::any_gather_workspace),
       opbridge::Operator(R"(
         "Gradient of GatherPoints with respect to features."
         GatherPointsGrad(grad_out: T[B,C,M] "gradient of out",
@@ -77,9 +35,9 @@ OPBRIDGE_OPERATORS(gather_points) {
             -> grad_features: T[B,C,N] "sums of grad_out, each in ascending order of positions, in f64"
             where T in {f16, f32, f64}, I in {i32, i64}
       )")
-          .cpu(pvn3d::best_gather_points_grad_cpu())
+          .cpu(pvn3d::best_gather_grad())
           .cuda(OPBRIDGE_CUDA_KERNEL(gather_points_grad_cuda))
-          .workspace(pvn3d::any_gather_points_grad_workspace),
+          .workspace(pvn3d::any_gather_grad_workspace),
   };
 }
 #endif

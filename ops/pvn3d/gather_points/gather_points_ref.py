@@ -27,6 +27,11 @@ def reference_grad(inputs, attributes):
 
 
 def cases():
+    yield from cases_of((33,), (5000,))
+
+
+def cases_of(positions, many):
+    """Cases whose idx is (B, *positions)."""
     rng = np.random.default_rng(5)
 
     def case(name, features, idx):
@@ -37,10 +42,11 @@ def cases():
 
     for dtype in (np.float16, np.float32, np.float64):
         for index in (np.int32, np.int64):
-            idx = rng.integers(0, 50, (2, 33)).astype(index)
+            idx = rng.integers(0, 50, (2, *positions)).astype(index)
             yield case(f"{np.dtype(dtype).name}_{np.dtype(index).name}", features(2, 5, 50, dtype), idx)
-    idx = rng.integers(0, 9, (2, 33)).astype(np.int32)
-    idx[0, :4] = [[-1], [9], [2**31 - 1], [-(2**31)]] if idx.ndim == 3 else [-1, 9, 2**31 - 1, -(2**31)]
+    idx = rng.integers(0, 9, (2, *positions)).astype(np.int32)
+    for at, bad in enumerate([-1, 9, 2**31 - 1, -(2**31)]):
+        idx[0, at] = bad
     yield case("bad_index", features(2, 3, 9), idx)
     wide = idx.astype(np.int64)
     wide[1, :2] = 2**40
@@ -49,12 +55,16 @@ def cases():
     yield case("no_index", features(2, 3, 9), idx[:, :0])
     yield case("no_channel", features(2, 0, 9), idx)
     yield case("no_batch", features(0, 3, 9), idx[:0])
-    yield case("many", features(1, 9, 3000), rng.integers(-1, 3001, (1, 5000)).astype(np.int32))
+    yield case("many", features(1, 9, 3000), rng.integers(-1, 3001, (1, *many)).astype(np.int32))
 
 
 def grad_cases():
+    yield from grad_cases_of(cases())
+
+
+def grad_cases_of(cases):
     rng = np.random.default_rng(6)
-    for case in cases():
+    for case in cases:
         out = reference(case["inputs"], {})["out"]
         grad_out = rng.normal(size=out.shape).astype(out.dtype)
         yield dict(name=case["name"], inputs=dict(grad_out=grad_out, **case["inputs"]), attributes={})

@@ -1,9 +1,8 @@
 """PVN3DPoseSolve, slow and obvious: step by step with the references of VoteAggregate and KabschSolver."""
 
-import importlib.util
-from pathlib import Path
-
+import kabsch_solver_ref as kabsch_ref
 import numpy as np
+import vote_aggregate_ref as votes_ref
 
 OPERATOR = "PVN3DPoseSolve"
 COMPARE = {
@@ -13,16 +12,6 @@ COMPARE = {
     "kps": ("close", 1e-4, 3e-5),
     "count": "exact",
 }
-
-
-def _load(name):
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).parents[1] / name / f"{name}_ref.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-votes_ref, kabsch_ref = _load("vote_aggregate"), _load("kabsch_solver")
 
 
 def centre_of(votes, attributes):
