@@ -78,11 +78,15 @@ function(opbridge_use_cuda target)
   set_source_files_properties(${cmake_dir}/cuda_support.cpp TARGET_DIRECTORY ${target} PROPERTIES
                               COMPILE_DEFINITIONS "OPBRIDGE_CUDA_ARCHITECTURES=\"${architectures}\"")
 
-  # ptxas' registers, spills and shared memory of each kernel as a table.
+  # ptxas' registers, spills and shared memory of each kernel as a table, checked against OPBRIDGE_PTXAS_BUDGET, a file.
   find_program(OPBRIDGE_PYTHON3 python3)
   mark_as_advanced(OPBRIDGE_PYTHON3)
   if(OPBRIDGE_PYTHON3)
-    set(launcher ${OPBRIDGE_PYTHON3} ${cmake_dir}/ptxas_table.py ${CMAKE_CUDA_COMPILER_LAUNCHER})
+    set(launcher ${OPBRIDGE_PYTHON3} ${cmake_dir}/ptxas_table.py)
+    if(OPBRIDGE_PTXAS_BUDGET)
+      list(APPEND launcher --budget ${OPBRIDGE_PTXAS_BUDGET} ${OPBRIDGE_CUDA_TOOLKIT})
+    endif()
+    list(APPEND launcher ${CMAKE_CUDA_COMPILER_LAUNCHER})
     set_target_properties(${target} PROPERTIES CUDA_COMPILER_LAUNCHER "${launcher}")
   endif()
 endfunction()

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #include "opbridge/tensor.h"
 
@@ -38,6 +39,23 @@ struct ExpConstants<double> {
       1.0 / 5040,       1.0 / 720,       1.0 / 120,      1.0 / 24,      1.0 / 6,      1.0 / 2};
 };
 
+namespace detail {
+
+// One coefficient as a number of its own: device code has no constant arrays of a class.
+template <class C, size_t i>
+struct ExpTerm {
+  static constexpr C value = ExpConstants<C>::kPolynomial[i];
+};
+
+template <class C, size_t... i>
+OPBRIDGE_HD C exp_polynomial(C r, std::index_sequence<i...>) {
+  C p = ExpTerm<C, 0>::value;
+  ((p = p * r + ExpTerm<C, i + 1>::value), ...);
+  return p;
+}
+
+}  // namespace detail
+
 template <class C>
 OPBRIDGE_HD C exp_nonpositive(C x) {
   using K = ExpConstants<C>;
@@ -45,8 +63,7 @@ OPBRIDGE_HD C exp_nonpositive(C x) {
   const C shifted = x * C(1.44269504088896340736) + K::kMagic;
   const C n = shifted - K::kMagic;
   const C r = (x - n * K::kLn2High) - n * K::kLn2Low;
-  C p = K::kPolynomial[0];
-  for (int i = 1; i < K::kTerms; ++i) p = p * r + K::kPolynomial[i];
+  const C p = detail::exp_polynomial(r, std::make_index_sequence<K::kTerms - 1>());
   const C e = (p * (r * r) + r) + C(1);
   typename K::Bits bits, one;
   const C unit = 1;

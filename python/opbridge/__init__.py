@@ -35,11 +35,20 @@ __all__ = [
     "export",
     "library_path",
     "load",
+    "placement",
+    "run_on_device",
     "session",
 ]
 
 # Imported on first use: most need torch, onnx or onnxruntime.
-_LAZY = {"session": "ort_session", "export": "export", "compare": "compare", "doctor": "doctor"}
+_LAZY = {
+    "session": "ort_session",
+    "export": "export",
+    "compare": "compare",
+    "doctor": "doctor",
+    "placement": "placement",
+    "run_on_device": "placement",
+}
 
 
 def __getattr__(name):

@@ -1,14 +1,19 @@
-// gpu_check LIBRARY [PART]...: CUDA kernels against the CPU's on this machine's GPU (or, as
-// gpu_check_emulated, on the emulated one). Prints a line for each check: status, name and detail, separated
-// by tabs. Ends with 0 when none failed, with 3 when there is no GPU. Driven by scripts/gpu_check.sh.
+// gpu_check [--cases FILE] [--only TEXT] LIBRARY [PART]...: the CUDA kernels of a library against its CPU kernels on this machine's
+// GPU (or, as gpu_check_emulated, on the emulated one). FILE holds the cases that tests/cases.py wrote; only those with
+// TEXT in "<operator>, case <name>" are run. Prints a line
+// for each check: status, name and detail, separated by tabs. Ends with 0 when none failed, with 3 when there is no
+// GPU. Driven by scripts/gpu_check.sh.
 #include <cstdio>
 #include <functional>
 #include <map>
 
+#include "cases.h"
 #include "my_clip_cases.h"
 
 namespace {
 
+using cases::Case;
+using cases::Operator;
 using host::check_cuda;
 using host::CudaCall;
 using host::Inputs;
@@ -16,7 +21,6 @@ using host::Library;
 using host::Node;
 using host::Stream;
 using host::Tensor;
-using my_clip_cases::kDTypes;
 
 #if defined(OPBRIDGE_CUDA_EMULATION)
 constexpr bool kEmulated = true;
@@ -41,120 +45,247 @@ void check(const std::string& name, const std::function<std::string()>& f) {
   }
 }
 
-void expect_equal(const Tensor& expected, const Tensor& got, const std::string& what) {
-  if (expected.bytes == got.bytes) return;
-  const size_t at = static_cast<size_t>(
-      std::mismatch(expected.bytes.begin(), expected.bytes.end(), got.bytes.begin()).first -
-      expected.bytes.begin());
-  throw host::Error(host::ErrorKind::kInternal,
-                    what + ": element " + std::to_string(at / opbridge::dtype_size(expected.dtype)) + " of " +
-                        std::to_string(expected.count()) + " differs from the CPU's");
+std::string counted(size_t n, const std::string& what) {
+  return std::to_string(n) + " " + what + (n == 1 ? "" : "s");
 }
 
-// Both operators on one set of values.
-int compare(const Library& library, const Stream& stream, opbridge::DType dtype, int64_t n,
-            const my_clip_cases::Bounds& bounds, size_t offset) {
-  const unsigned seed = static_cast<unsigned>(n);
-  const std::string what =
-      std::to_string(n) + " elements, bounds " + bounds.name + ", offset " + std::to_string(offset);
-  const Node clip(library, "my_clip"), grad(library, "my_clip_grad");
-  const Inputs forward = my_clip_cases::clip(dtype, n, bounds, seed),
-               backward = my_clip_cases::clip_grad(dtype, n, bounds, seed);
-  expect_equal(clip.run_on_cpu(forward)[0], CudaCall(clip, forward, 1, offset).run(stream)[0], what);
-  expect_equal(grad.run_on_cpu(backward)[0], CudaCall(grad, backward, 1, offset).run(stream)[0],
-               "gradient, " + what);
+struct Suite {
+  Library library;
+  std::vector<Operator> operators;
+  std::vector<Case> all;  // in the order of their operators
+
+  // The cases of each operator that has a CUDA kernel; with `reason` the others are reported as skipped.
+  std::vector<std::pair<std::string, std::vector<const Case*>>> by_operator(const char* what) const {
+    std::vector<std::pair<std::string, std::vector<const Case*>>> result;
+    for (const Operator& op : operators) {
+      std::vector<const Case*> own;
+      for (const Case& c : all) {
+        if (c.op == op.name) own.push_back(&c);
+      }
+      if (!op.cuda) {
+        if (what != nullptr) report("skipped", op.name + " " + what, "the library has no CUDA kernel for it");
+      } else if (!own.empty()) {
+        result.emplace_back(op.name, own);
+      }
+    }
+    return result;
+  }
+};
+
+// -------------------------------------------------------------------------------------------------------- comparing
+
+struct Tolerance {
+  double rtol, atol;
+  bool bits() const { return rtol == 0 && atol == 0; }
+};
+
+// How far CUDA may be from the CPU: nowhere, but where both take sine and cosine from their own mathematical library.
+Tolerance cuda_tolerance(const std::string& op, opbridge::DType dtype) {
+  const bool trigonometric = op.rfind("EulerToRotation", 0) == 0 || op.rfind("AxisAngleToRotation", 0) == 0;
+  if (kEmulated || !trigonometric) return {0, 0};
+  const double digit = dtype == opbridge::DType::f16 ? 1e-3 : dtype == opbridge::DType::f32 ? 2e-7 : 1e-13;
+  return {digit, digit};
+}
+
+void compare_outputs(const Operator& op, const std::vector<Tensor>& expected, const std::vector<Tensor>& got,
+                     const std::string& what) {
+  for (size_t i = 0; i < got.size(); ++i) {
+    const Tolerance t = cuda_tolerance(op.name, got[i].dtype);
+    cases::compare(expected[i], got[i], t.rtol, t.atol, t.bits(), what + ", output '" + op.outputs[i] + "'");
+  }
+}
+
+// A case on both devices, at two offsets, against each other and the reference. Returns how many calls it made.
+size_t run_case(const Suite& suite, const Operator& op, const Case& c, const Stream& stream) {
+  const Node node = c.node(suite.library);
+  const std::vector<Tensor> cpu = node.run_on_cpu(c.inputs, c.outputs);
+  for (const size_t offset : {0, 1}) {
+    const std::string what = c.title() + ", offset " + std::to_string(offset);
+    const std::vector<Tensor> cuda = CudaCall(node, c.inputs, c.outputs, offset).run(stream);
+    compare_outputs(op, cpu, cuda, what);
+    for (const auto& [i, e] : c.expected)
+      cases::compare(e.value, cuda[i], e.rtol, e.atol, false,
+                     what + ", output '" + op.outputs[i] + "', reference");
+  }
   return 2;
 }
 
-void parity(const Library& library, const std::vector<int64_t>& sizes) {
+const Operator& find(const Suite& suite, const std::string& name) {
+  return *std::find_if(suite.operators.begin(), suite.operators.end(),
+                       [&](const Operator& o) { return o.name == name; });
+}
+
+// Every case with at most `limit` bytes of input.
+void parity(const Suite& suite, size_t limit) {
   const Stream stream;
-  for (const auto dtype : kDTypes) {
-    check(std::string("my_clip equals the CPU, ") + opbridge::dtype_name(dtype), [&] {
-      int calls = 0;
-      for (const int64_t n : sizes) {
-        for (const auto& bounds : my_clip_cases::all_bounds()) {
-          for (const size_t offset : {size_t{0}, opbridge::dtype_size(dtype)})
-            calls += compare(library, stream, dtype, n, bounds, offset);
+  for (const auto& [name, own] : suite.by_operator("equals the CPU")) {
+    const Operator& op = find(suite, name);
+    std::map<opbridge::DType, std::vector<const Case*>> by_dtype;
+    for (const Case* c : own) {
+      if (c->bytes() <= limit) by_dtype[c->dtype()].push_back(c);
+    }
+    for (const auto& group : by_dtype) {
+      check(name + " equals the CPU, " + opbridge::dtype_name(group.first), [&] {
+        size_t calls = 0;
+        for (const Case* c : group.second) calls += run_case(suite, op, *c, stream);
+        const bool bits = cuda_tolerance(name, group.first).bits();
+        return counted(calls, "call") + (bits ? ", bit for bit" : ", within the last digits") +
+               ", sentinels whole";
+      });
+    }
+  }
+}
+
+// ------------------------------------------------------------------------------------------------ streams and graphs
+
+// The case with the most to do.
+const Case& largest(const std::vector<const Case*>& own) {
+  return **std::max_element(own.begin(), own.end(),
+                            [](const Case* a, const Case* b) { return a->bytes() < b->bytes(); });
+}
+
+void repeats(const Suite& suite) {
+  const int runs = kEmulated ? 5 : 200;
+  for (const auto& [name, own] : suite.by_operator(nullptr)) {
+    check(name + " " + std::to_string(runs) + " times on a non-blocking stream", [&] {
+      const Stream stream;
+      const Case& c = largest(own);
+      const Node node = c.node(suite.library);
+      CudaCall call(node, c.inputs, c.outputs);
+      const std::vector<Tensor> first = call.run(stream);
+      compare_outputs(find(suite, name), node.run_on_cpu(c.inputs, c.outputs), first, c.title());
+      for (int i = 0; i < runs; ++i) {
+        call.enqueue(stream);
+        if (i % 10 != 9 && i != runs - 1) continue;
+        stream.synchronize();
+        const std::vector<Tensor> again = call.read();
+        for (size_t o = 0; o < again.size(); ++o) {
+          if (again[o].bytes != first[o].bytes)
+            throw host::Error(host::ErrorKind::kInternal,
+                              c.title() + ": run " + std::to_string(i + 1) + " differs");
         }
       }
-      return std::to_string(calls) + " calls, bit for bit, sentinels whole";
+      return "bit-identical, case " + c.name;
     });
   }
 }
 
+// The elements of each input the other way round: other values of the same kind.
+Inputs reversed(Inputs inputs) {
+  for (auto& t : inputs) {
+    if (!t) continue;
+    const size_t size = opbridge::dtype_size(t->dtype), n = t->count();
+    for (size_t i = 0; i < n / 2; ++i) {
+      std::swap_ranges(t->bytes.begin() + static_cast<long>(i * size),
+                       t->bytes.begin() + static_cast<long>((i + 1) * size),
+                       t->bytes.begin() + static_cast<long>((n - 1 - i) * size));
+    }
+  }
+  return inputs;
+}
+
+// A call captured once and replayed, with new values in the same memory each time.
+void graph(const Suite& suite) {
+  for (const auto& [name, own] : suite.by_operator(nullptr)) {
+    check(name + " captured in a CUDA graph and replayed", [&] {
+      const Stream stream;
+      const Case& c = largest(own);
+      const Node node = c.node(suite.library);
+      CudaCall call(node, c.inputs, c.outputs);
+      call.run(stream);  // a first launch loads the kernel, which a capture does not allow
+      cudaGraph_t graph = nullptr;
+      cudaGraphExec_t executable = nullptr;
+      check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+      try {
+        call.enqueue(stream);
+      } catch (...) {
+        cudaStreamEndCapture(stream, &graph);
+        throw;
+      }
+      check_cuda(cudaStreamEndCapture(stream, &graph));
+      check_cuda(cudaGraphInstantiateWithFlags(&executable, graph, 0));
+      for (const Inputs& inputs : {reversed(c.inputs), c.inputs}) {
+        for (size_t i = 0; i < inputs.size(); ++i) {
+          if (inputs[i]) call.set_input(i, *inputs[i]);
+        }
+        check_cuda(cudaGraphLaunch(executable, stream));
+        stream.synchronize();
+        compare_outputs(find(suite, name), node.run_on_cpu(inputs, c.outputs), call.read(),
+                        c.title() + ", replayed");
+      }
+      check_cuda(cudaGraphExecDestroy(executable));
+      check_cuda(cudaGraphDestroy(graph));
+      return "2 replays with changed inputs, case " + c.name;
+    });
+  }
+}
+
+// ------------------------------------------------------------------------------------------------------------ my_clip
+
+// Its cases are random bits of every length, too many to store.
+std::vector<Case> clip_cases(const std::vector<int64_t>& sizes) {
+  std::vector<Case> all;
+  for (const auto dtype : my_clip_cases::kDTypes) {
+    for (const int64_t n : sizes) {
+      for (const auto& bounds : my_clip_cases::all_bounds()) {
+        const std::string name = std::to_string(n) + " elements, bounds " + bounds.name;
+        const unsigned seed = static_cast<unsigned>(n);
+        for (const bool grad : {false, true}) {
+          Case c;
+          c.op = grad ? "my_clip_grad" : "my_clip";
+          c.name = name;
+          c.inputs = grad ? my_clip_cases::clip_grad(dtype, n, bounds, seed)
+                          : my_clip_cases::clip(dtype, n, bounds, seed);
+          c.outputs = 1;
+          all.push_back(std::move(c));
+        }
+      }
+    }
+  }
+  return all;
+}
+
 // More elements than one grid has threads.
-void large(const Library& library) {
+void large(const Suite& suite) {
   const char* name = "my_clip equals the CPU, 70 million f32";
+  if (suite.operators[0].name != "my_clip") return;
   if (kEmulated) return report("skipped", name, "takes minutes in emulation");
   check(name, [&] {
-    return std::to_string(compare(library, Stream(), opbridge::DType::f32, 70000003,
-                                  my_clip_cases::all_bounds()[3], 0)) +
-           " calls";
+    Case c;
+    c.op = "my_clip";
+    c.name = "70000003 elements";
+    c.inputs = my_clip_cases::clip(opbridge::DType::f32, 70000003, my_clip_cases::all_bounds()[3], 1);
+    c.outputs = 1;
+    return counted(run_case(suite, find(suite, c.op), c, Stream()), "call");
   });
 }
 
-void repeats(const Library& library) {
-  check("my_clip 200 times on a non-blocking stream", [&] {
-    const Stream stream;
-    const Node clip(library, "my_clip");
-    const Inputs inputs = my_clip_cases::clip(opbridge::DType::f32, kEmulated ? 10007 : 1000003,
-                                              my_clip_cases::all_bounds()[3], 1);
-    const Tensor expected = clip.run_on_cpu(inputs)[0];
-    CudaCall call(clip, inputs);
-    for (int i = 0; i < 200; ++i) {
-      call.enqueue(stream);
-      if (i % 10 != 9) continue;
-      stream.synchronize();
-      expect_equal(expected, call.read()[0], "after " + std::to_string(i + 1) + " runs");
-    }
-    return std::string("bit-identical");
-  });
-}
-
-void graph(const Library& library) {
-  check("my_clip captured in a CUDA graph and replayed", [&] {
-    const Stream stream;
-    const Node clip(library, "my_clip");
-    const auto& bounds = my_clip_cases::all_bounds()[3];
-    CudaCall call(clip, my_clip_cases::clip(opbridge::DType::f32, 10007, bounds, 1));
-    call.run(stream);  // a first launch loads the kernel, which a capture does not allow
-    cudaGraph_t graph = nullptr;
-    cudaGraphExec_t executable = nullptr;
-    check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-    call.enqueue(stream);
-    check_cuda(cudaStreamEndCapture(stream, &graph));
-    check_cuda(cudaGraphInstantiateWithFlags(&executable, graph, 0));
-    for (unsigned seed = 2; seed < 5; ++seed) {
-      const Inputs changed = my_clip_cases::clip(opbridge::DType::f32, 10007, bounds, seed);
-      call.set_input(0, *changed[0]);
-      check_cuda(cudaGraphLaunch(executable, stream));
-      stream.synchronize();
-      expect_equal(clip.run_on_cpu({changed[0], my_clip_cases::bound(opbridge::DType::f32, bounds.min, 1),
-                                    my_clip_cases::bound(opbridge::DType::f32, bounds.max, 2)})[0],
-                   call.read()[0], "replay " + std::to_string(seed - 1));
-    }
-    check_cuda(cudaGraphExecDestroy(executable));
-    check_cuda(cudaGraphDestroy(graph));
-    return std::string("3 replays with changed input, bit for bit");
-  });
-}
+constexpr size_t kSmall = 48 << 10;  // bytes of input: what compute-sanitizer's tools get through in seconds
 
 }  // namespace
 
 int main(int argc, char** argv) try {
-  const std::map<std::string, std::function<void(const Library&)>> parts = {
-      {"parity",
-       [](const Library& l) { parity(l, {0, 1, 31, 32, 33, 255, 256, 257, kEmulated ? 1025 : 100003}); }},
-      {"small", [](const Library& l) { parity(l, {1, 33, 257}); }},  // for compute-sanitizer
+  const std::map<std::string, std::function<void(const Suite&)>> parts = {
+      {"parity", [](const Suite& s) { parity(s, SIZE_MAX); }},
+      {"small", [](const Suite& s) { parity(s, kSmall); }},  // for compute-sanitizer
       {"large", large},
       {"repeats", repeats},
       {"graph", graph}};
-  std::vector<std::string> chosen(argv + std::min(argc, 2), argv + argc);
-  for (const std::string& part : chosen) {
-    if (parts.count(part) == 0) argc = 0;
+  std::vector<std::string> arguments(argv + 1, argv + argc), chosen;
+  std::string file, only;
+  while (arguments.size() >= 2 && (arguments[0] == "--cases" || arguments[0] == "--only")) {
+    (arguments[0] == "--cases" ? file : only) = arguments[1];
+    arguments.erase(arguments.begin(), arguments.begin() + 2);
   }
-  if (argc < 2) {
-    std::fprintf(stderr, "usage: gpu_check LIBRARY [parity] [small] [large] [repeats] [graph]\n");
+  bool usage = arguments.empty();
+  for (size_t i = 1; i < arguments.size(); ++i) {
+    usage = usage || parts.count(arguments[i]) == 0;
+    chosen.push_back(arguments[i]);
+  }
+  if (usage) {
+    std::fprintf(
+        stderr,
+        "usage: gpu_check [--cases FILE] [--only TEXT] LIBRARY [parity] [small] [large] [repeats] [graph]\n");
     return 2;
   }
   int devices = 0;
@@ -162,9 +293,21 @@ int main(int argc, char** argv) try {
     report("skipped", "CUDA device", error == cudaSuccess ? "none found" : cudaGetErrorString(error));
     return 3;
   }
-  const Library library(argv[1]);
   if (chosen.empty()) chosen = {"parity", "large", "repeats", "graph"};
-  for (const std::string& part : chosen) parts.at(part)(library);
+  Suite suite{Library(arguments[0]), {}, {}};
+  suite.operators = cases::operators(suite.library);
+  if (suite.operators.at(0).name == "my_clip") {
+    const bool small = chosen == std::vector<std::string>{"small"};
+    suite.all =
+        clip_cases(small ? std::vector<int64_t>{1, 33, 257}
+                         : std::vector<int64_t>{0, 1, 31, 32, 33, 255, 256, 257, kEmulated ? 1025 : 100003});
+  } else {
+    suite.all = cases::read(file, suite.operators);
+  }
+  suite.all.erase(std::remove_if(suite.all.begin(), suite.all.end(),
+                                 [&](const Case& c) { return c.title().find(only) == std::string::npos; }),
+                  suite.all.end());
+  for (const std::string& part : chosen) parts.at(part)(suite);
   return failures == 0 ? 0 : 1;
 } catch (const std::exception& e) {
   report("failed", "gpu_check", e.what());

@@ -12,6 +12,10 @@
 #include <utility>
 #include <vector>
 
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#endif
+
 #if defined(OPBRIDGE_CUDA_EMULATION)
 #include "cuda_emulation.h"
 #else
@@ -179,23 +183,30 @@ class Node {
   std::unique_ptr<OpbridgeNode, void (*)(OpbridgeNode*)> node_{nullptr, nullptr};
 };
 
-/// Device memory, `offset` bytes behind an address aligned to 256, between sentinels.
+/// Device memory, `offset` bytes behind an address aligned to 256, between sentinels. The address sanitizer sees
+/// every access to these, others only what is written.
 class DeviceBuffer {
  public:
   DeviceBuffer(size_t bytes, size_t offset)
       : bytes_(bytes), begin_(kGuard + offset), all_(begin_ + bytes + kGuard, kSentinel) {
     check_cuda(cudaMalloc(&memory_, all_.size()));
     check_cuda(cudaMemcpy(memory_, all_.data(), all_.size(), cudaMemcpyHostToDevice));
+    guard(true);
   }
   DeviceBuffer(const DeviceBuffer&) = delete;
   DeviceBuffer& operator=(const DeviceBuffer&) = delete;
-  ~DeviceBuffer() { cudaFree(memory_); }
+  ~DeviceBuffer() {
+    guard(false);
+    cudaFree(memory_);
+  }
 
   void* data() const { return static_cast<unsigned char*>(memory_) + begin_; }
   void write(const void* from) { check_cuda(cudaMemcpy(data(), from, bytes_, cudaMemcpyHostToDevice)); }
   /// Throws when a sentinel is gone.
   void read(void* to, const std::string& name) {
+    guard(false);
     check_cuda(cudaMemcpy(all_.data(), memory_, all_.size(), cudaMemcpyDeviceToHost));
+    guard(true);
     for (size_t i = 0; i < all_.size(); ++i) {
       if (i >= begin_ && i < begin_ + bytes_) continue;
       if (all_[i] != kSentinel) {
@@ -210,6 +221,22 @@ class DeviceBuffer {
  private:
   static constexpr size_t kGuard = 256;
   static constexpr unsigned char kSentinel = 0xa7;
+
+  void guard(bool on) const {
+#if defined(OPBRIDGE_CUDA_EMULATION) && defined(__SANITIZE_ADDRESS__)
+    const auto* memory = static_cast<const unsigned char*>(memory_);
+    const size_t end = begin_ + bytes_;
+    if (on) {
+      __asan_poison_memory_region(memory, begin_ / 8 * 8);
+      __asan_poison_memory_region(memory + end, all_.size() - end);
+    } else {
+      __asan_unpoison_memory_region(memory, all_.size());
+    }
+#else
+    (void)on;
+#endif
+  }
+
   size_t bytes_, begin_;
   std::vector<unsigned char> all_;
   void* memory_ = nullptr;
@@ -228,8 +255,8 @@ class Stream {
   cudaStream_t stream_ = nullptr;
 };
 
-/// A call with its tensors on the device. Outputs start as sentinels, so that an element left unwritten
-/// shows.
+/// A call with its tensors on the device, each `offset` elements behind an aligned address. Outputs start as
+/// sentinels, so that an element left unwritten shows.
 class CudaCall {
  public:
   CudaCall(const Node& node, Inputs inputs, size_t outputs = 1, size_t offset = 0, int device = 0)
@@ -293,7 +320,8 @@ class CudaCall {
       side.pointers.push_back(nullptr);
       return;
     }
-    side.buffers.push_back(std::make_unique<DeviceBuffer>(t->bytes.size(), offset));
+    side.buffers.push_back(
+        std::make_unique<DeviceBuffer>(t->bytes.size(), offset * opbridge::dtype_size(t->dtype)));
     side.tensors.push_back(
         std::make_unique<OpbridgeTensor>(view(side.buffers.back()->data(), 2, device, t->dtype, t->shape)));
     side.pointers.push_back(side.tensors.back().get());

@@ -343,7 +343,7 @@ TEST_F(PointsCuda, OutputsThatNobodyWants) {
 
 // ----------------------------------------------------------------------------------------------- gathers and gradients
 
-constexpr size_t kOffset = 8;  // bytes: no wide loads
+constexpr size_t kOffset = 1;  // elements: no wide loads
 
 TEST_F(PointsCuda, GatherAndItsGradient) {
   const auto check = [&](DType dtype, DType index, int64_t b, int64_t c, int64_t n, int64_t m,

@@ -18,7 +18,8 @@ OPBRIDGE_OPERATORS(axis_angle_to_rotation) {
             where T in {f16, f32, f64}
             grad: AxisAngleToRotationGrad
       )sig")
-          .cpu(convert),
+          .cpu(convert)
+          .cuda(OPBRIDGE_CUDA_KERNEL(axis_angle_to_rotation_cuda)),
       opbridge::Operator(R"sig(
         "Gradient of AxisAngleToRotation."
         AxisAngleToRotationGrad(grad_rotation: T[*S,3,3] "gradient of rotation",
@@ -26,6 +27,7 @@ OPBRIDGE_OPERATORS(axis_angle_to_rotation) {
             -> grad_axis_angle: T[*S,3] "gradient of axis_angle"
             where T in {f16, f32, f64}
       )sig")
-          .cpu(convert_grad),
+          .cpu(convert_grad)
+          .cuda(OPBRIDGE_CUDA_KERNEL(axis_angle_to_rotation_grad_cuda)),
   };
 }

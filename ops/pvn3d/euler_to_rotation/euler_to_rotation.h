@@ -35,6 +35,10 @@ struct EulerOrder {
   }
 };
 
+inline EulerOrder euler_order(const opbridge::Call& call) {
+  return {call.attr_string("order").c_str(), call.attr_bool("extrinsic")};
+}
+
 /// Rotation about one axis, or its derivative with respect to the angle.
 OPBRIDGE_HD void axis_rotation(int axis, double angle, bool derivative, double* r) {
   const double c = derivative ? -sin(angle) : cos(angle), s = derivative ? cos(angle) : sin(angle);
@@ -54,6 +58,16 @@ OPBRIDGE_HD void euler_product(const EulerOrder& order, const double* angles, in
   axis_rotation(order.axis[2], angles[order.angle[2]], derive == 2, c);
   multiply(a, b, ab);
   multiply(ab, c, r);
+}
+
+/// Gradient of the angles from that of the product.
+OPBRIDGE_HD void euler_gradient(const EulerOrder& order, const double* angles, const double* grad_r,
+                                double* grad_angles) {
+  for (int i = 0; i < 3; ++i) {
+    double d[9];
+    euler_product(order, angles, i, d);
+    grad_angles[order.angle[i]] = dot9(grad_r, d);
+  }
 }
 
 }  // namespace pvn3d

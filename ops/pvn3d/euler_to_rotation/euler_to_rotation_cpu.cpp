@@ -2,24 +2,16 @@
 
 namespace {
 
-pvn3d::EulerOrder order_of(const opbridge::Call& call) {
-  return {call.attr_string("order").c_str(), call.attr_bool("extrinsic")};
-}
-
 void convert(const opbridge::Call& call) {
-  const pvn3d::EulerOrder order = order_of(call);
+  const pvn3d::EulerOrder order = pvn3d::euler_order(call);
   pvn3d::convert_rotations<3>(
       call, [&](const double* angles, double* r) { pvn3d::euler_product(order, angles, -1, r); });
 }
 
 void convert_grad(const opbridge::Call& call) {
-  const pvn3d::EulerOrder order = order_of(call);
+  const pvn3d::EulerOrder order = pvn3d::euler_order(call);
   pvn3d::convert_rotations_grad<3>(call, [&](const double* angles, const double* g, double* grad_angles) {
-    for (int i = 0; i < 3; ++i) {
-      double d[9];
-      pvn3d::euler_product(order, angles, i, d);
-      grad_angles[order.angle[i]] = pvn3d::dot9(g, d);
-    }
+    pvn3d::euler_gradient(order, angles, g, grad_angles);
   });
 }
 
@@ -36,7 +28,8 @@ OPBRIDGE_OPERATORS(euler_to_rotation) {
             where T in {f16, f32, f64}
             grad: EulerToRotationGrad
       )sig")
-          .cpu(convert),
+          .cpu(convert)
+          .cuda(OPBRIDGE_CUDA_KERNEL(euler_to_rotation_cuda)),
       opbridge::Operator(R"sig(
         "Gradient of EulerToRotation."
         EulerToRotationGrad(grad_rotation: T[*S,3,3] "gradient of rotation",
@@ -46,6 +39,7 @@ OPBRIDGE_OPERATORS(euler_to_rotation) {
             -> grad_angles: T[*S,3] "gradient of angles"
             where T in {f16, f32, f64}
       )sig")
-          .cpu(convert_grad),
+          .cpu(convert_grad)
+          .cuda(OPBRIDGE_CUDA_KERNEL(euler_to_rotation_grad_cuda)),
   };
 }

@@ -27,7 +27,7 @@ void kabsch_solver_grad_cuda(const opbridge::Call& call);
 
 namespace pvn3d {
 
-/// Where problem `b` finds its points: sets without leading dimensions serve every problem.
+/// One problem: n points of each set.
 template <class T>
 struct KabschProblem {
   const T *a, *b, *w;  // w may be null
@@ -41,6 +41,28 @@ struct KabschProblem {
     return {static_cast<double>(p[3 * i]), static_cast<double>(p[3 * i + 1]),
             static_cast<double>(p[3 * i + 2])};
   }
+};
+
+/// The problems of a call; a set without the leading dimensions of pred_kps serves every problem.
+template <class T>
+struct KabschProblems {
+  KabschProblems(const opbridge::Tensor<const T>& a_, const opbridge::Tensor<const T>& b_,
+                 const opbridge::Tensor<const T>& w_)
+      : a(a_.data()),
+        b(b_.data()),
+        w(w_.data()),
+        n(b_.size(-2)),
+        a_step(a_.rank() == b_.rank() ? 3 * n : 0),
+        w_step(w_ && w_.rank() == b_.rank() - 1 ? n : 0),
+        count(1) {
+    for (int d = 0; d < b_.rank() - 2; ++d) count *= b_.size(d);
+  }
+  OPBRIDGE_HD KabschProblem<T> operator[](int64_t i) const {
+    return {a + a_step * i, b + 3 * n * i, w == nullptr ? nullptr : w + w_step * i, n};
+  }
+
+  const T *a, *b, *w;  // w is null where all points weigh the same
+  int64_t n, a_step, w_step, count;
 };
 
 /// Gradient of a pose with respect to its points and weights. With M = R H (symmetric at the optimum), a turn

@@ -5,31 +5,20 @@ namespace {
 using opbridge::Call;
 using opbridge::dispatch;
 using opbridge::f16;
-using opbridge::Tensor;
-using pvn3d::KabschProblem;
+using pvn3d::KabschProblems;
 
 constexpr int64_t kGrain = 64;  // problems a thread takes at a time
-
-// Problem i; a set without the leading dimensions of pred_kps serves every problem.
-template <class T>
-KabschProblem<T> problem(const Tensor<const T>& a, const Tensor<const T>& b, const Tensor<const T>& w,
-                         int64_t i) {
-  const int64_t n = b.size(-2);
-  const bool a_batched = a.rank() == b.rank(), w_batched = w && w.rank() == b.rank() - 1;
-  return {a.data() + (a_batched ? 3 * n * i : 0), b.data() + 3 * n * i,
-          w ? w.data() + (w_batched ? n * i : 0) : nullptr, n};
-}
 
 void solve(const Call& call) {
   dispatch<f16, float, double>(call.input_dtype(0), [&](auto zero) {
     using T = decltype(zero);
-    const auto a = call.input<T>(0), b = call.input<T>(1), w = call.input<T>(2);
+    const KabschProblems<T> problems(call.input<T>(0), call.input<T>(1), call.input<T>(2));
     const auto rotation = call.output<T>(0), translation = call.output<T>(1);
     const auto valid = call.output<int32_t>(2);
-    call.parallel_for(translation.count() / 3, kGrain, [&](int64_t begin, int64_t end) {
+    call.parallel_for(problems.count, kGrain, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         double r[9], t[3];
-        const KabschProblem<T> p = problem<T>(a, b, w, i);
+        const auto p = problems[i];
         const int32_t worth = pvn3d::align(pvn3d::Covariance(p, p.n), r, t);
         for (int k = 0; k < 9; ++k) rotation[9 * i + k] = static_cast<T>(r[k]);
         for (int k = 0; k < 3; ++k) translation[3 * i + k] = static_cast<T>(t[k]);
@@ -43,16 +32,16 @@ void solve_grad(const Call& call) {
   dispatch<f16, float, double>(call.input_dtype(0), [&](auto zero) {
     using T = decltype(zero);
     const auto grad_r = call.input<T>(0), grad_t = call.input<T>(1);
-    const auto a = call.input<T>(2), b = call.input<T>(3), w = call.input<T>(4);
+    const KabschProblems<T> problems(call.input<T>(2), call.input<T>(3), call.input<T>(4));
     const auto grad_a = call.output<T>(0), grad_b = call.output<T>(1), grad_w = call.output<T>(2);
-    const int64_t n = b.size(-2);
-    call.parallel_for(grad_t.count() / 3, kGrain, [&](int64_t begin, int64_t end) {
+    const int64_t n = problems.n;
+    call.parallel_for(problems.count, kGrain, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         double gr[9], gt[3];
         for (int k = 0; k < 9; ++k) gr[k] = static_cast<double>(grad_r[9 * i + k]);
         for (int k = 0; k < 3; ++k) gt[k] = static_cast<double>(grad_t[3 * i + k]);
-        pvn3d::kabsch_gradient<T>(problem<T>(a, b, w, i), gr, gt, grad_a.data() + 3 * n * i,
-                                  grad_b.data() + 3 * n * i, grad_w.data() + n * i);
+        pvn3d::kabsch_gradient<T>(problems[i], gr, gt, grad_a.data() + 3 * n * i, grad_b.data() + 3 * n * i,
+                                  grad_w.data() + n * i);
       }
     });
   });
@@ -73,7 +62,8 @@ OPBRIDGE_OPERATORS(kabsch_solver) {
             where T in {f16, f32, f64}
             grad: KabschSolverGrad
       )sig")
-          .cpu(solve),
+          .cpu(solve)
+          .cuda(OPBRIDGE_CUDA_KERNEL(kabsch_solver_cuda)),
       opbridge::Operator(R"sig(
         "Gradient of KabschSolver; gradients of an input without leading dimensions are to be summed over them."
         KabschSolverGrad(grad_rotation: T[*B,3,3]  "gradient of rotation",
@@ -86,6 +76,7 @@ OPBRIDGE_OPERATORS(kabsch_solver) {
                 grad_weights: T[*B,N]        "gradient for each problem")
             where T in {f16, f32, f64}
       )sig")
-          .cpu(solve_grad),
+          .cpu(solve_grad)
+          .cuda(OPBRIDGE_CUDA_KERNEL(kabsch_solver_grad_cuda)),
   };
 }

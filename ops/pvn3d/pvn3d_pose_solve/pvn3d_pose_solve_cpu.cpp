@@ -1,8 +1,5 @@
 #include <algorithm>
-#include <cmath>
-#include <limits>
 
-#include "common/votes.h"
 #include "pvn3d_pose_solve.h"
 
 namespace {
@@ -14,11 +11,21 @@ using opbridge::Tensor;
 using pvn3d::Arena;
 using pvn3d::bytes_of;
 using pvn3d::Compute;
+using pvn3d::kCount;
+using pvn3d::kCtrOf;
+using pvn3d::kKpOf;
+using pvn3d::kKps;
+using pvn3d::kLabels;
+using pvn3d::kMeshCtr;
+using pvn3d::kMeshKps;
+using pvn3d::kPoints;
+using pvn3d::kRadii;
+using pvn3d::kRotation;
+using pvn3d::kTranslation;
+using pvn3d::kValid;
 using pvn3d::Point;
+using pvn3d::PoseSizes;
 using pvn3d::VoteSet;
-
-enum Inputs { kPoints, kLabels, kKpOf, kCtrOf, kMeshKps, kMeshCtr, kRadii };
-enum Outputs { kRotation, kTranslation, kValid, kKps, kCount };
 
 // What a frame keeps between the steps: its points by object, and each object's centre.
 template <class C>
@@ -44,27 +51,21 @@ struct Frame {
   C* centre;         // (M, 3)
   int32_t* count;    // (M)
   C* keypoint;       // (M, K, 3)
-  int32_t* voted;    // (M, K) somebody voted for it
-};
-
-struct Sizes {
-  explicit Sizes(const Call& call)
-      : b(call.input_arg(kPoints).shape[0]),
-        n(call.input_arg(kPoints).shape[1]),
-        k(call.input_arg(kKpOf).shape[1]),
-        m(call.input_arg(kMeshKps).shape[0]) {}
-  int64_t b, n, k, m;
+  int32_t* voted;    // (M, K) votes for it
 };
 
 template <class C>
-size_t workspace_of(const Sizes& s) {
+size_t workspace_of(const PoseSizes& s) {
   const int64_t problems = std::min(s.b * s.m * std::max<int64_t>(1, s.k), pvn3d::kSlots);
   return bytes_of<Frame<C>>(s.n, s.m, s.k) * static_cast<size_t>(s.b) +
          bytes_of<VoteSet<C>>(s.n) * static_cast<size_t>(problems);
 }
 
 size_t pose_workspace(const Call& call) {
-  const Sizes s(call);
+#if defined(OPBRIDGE_WITH_CUDA)
+  if (call.device() == opbridge::Device::kCuda) return pvn3d_pose_solve_cuda_workspace(call);
+#endif
+  const PoseSizes s(call);
   return call.input_dtype(kPoints) == opbridge::DType::f64 ? workspace_of<double>(s) : workspace_of<float>(s);
 }
 
@@ -178,16 +179,8 @@ class Solver {
         for (int64_t i = 0; i < s_.n; ++i) {
           if (f.label[i] < 0) continue;
           const Point<C> v = pvn3d::vote<C>(points(b), centre_offsets(b), i, sign_);
-          C nearest = std::numeric_limits<C>::infinity();
-          int64_t object = -1;
-          for (int64_t o = 0; o < s_.m; ++o) {
-            if (!f.present[o] || f.count[o] == 0) continue;
-            const C d2 = pvn3d::squared_distance(v.x, v.y, v.z, f.centre[3 * o], f.centre[3 * o + 1],
-                                                 f.centre[3 * o + 2]);
-            if (d2 < nearest) nearest = d2, object = o;
-          }
-          if (object >= 0 && std::sqrt(nearest) < static_cast<C>(radii_[object]) * ratio)
-            f.label[i] = static_cast<int32_t>(object);
+          f.label[i] = pvn3d::refined_label<T>(f.label[i], v, f.centre, radii_.data(), ratio, s_.m,
+                                               [&](int64_t o) { return f.present[o] && f.count[o] > 0; });
         }
         sort_members(f, s_.n, s_.m);
       }
@@ -202,26 +195,9 @@ class Solver {
                                       f.voters[o], [&](int64_t j) { return f.voter[f.start[o] + j]; });
       const auto result = pvn3d::mean_shift(p.votes, votes, options_);
       std::copy_n(result.centre, 3, f.keypoint + 3 * (o * s_.k + k));
-      f.voted[o * s_.k + k] = votes > 0;
+      f.voted[o * s_.k + k] = static_cast<int32_t>(votes);
     });
   }
-
-  // The correspondences of one object: its keypoints and, last, its centre.
-  struct Correspondences {
-    const T *mesh_kps, *mesh_ctr;
-    const C *keypoint, *centre;
-    const int32_t* voted;
-    int64_t k;
-
-    Point<double> point_a(int64_t i) const { return i < k ? widen(mesh_kps + 3 * i) : widen(mesh_ctr); }
-    Point<double> point_b(int64_t i) const { return i < k ? widen(keypoint + 3 * i) : widen(centre); }
-    double weight(int64_t i) const { return i < k ? voted[i] : 1; }
-
-    template <class V>
-    static Point<double> widen(const V* p) {
-      return {static_cast<double>(p[0]), static_cast<double>(p[1]), static_cast<double>(p[2])};
-    }
-  };
 
   void align() const {
     const auto rotation = call_.output<T>(kRotation), translation = call_.output<T>(kTranslation),
@@ -233,28 +209,22 @@ class Solver {
         const int64_t o = i % s_.m;
         const Frame<C> f = frame(i / s_.m);
         const bool there = f.present[o] && f.count[o] > 0;
-        const Correspondences c{mesh_kps_.data() + 3 * o * s_.k,
-                                mesh_ctr_.data() + 3 * o,
-                                f.keypoint + 3 * o * s_.k,
-                                f.centre + 3 * o,
-                                f.voted + o * s_.k,
-                                s_.k};
-        const pvn3d::Covariance covariance(c, there ? s_.k + use_ctr : 0);
-        double r[9], t[3];
-        valid[i] = pvn3d::align(covariance, r, t);
-        for (int q = 0; q < 9; ++q) rotation[9 * i + q] = static_cast<T>(r[q]);
-        for (int q = 0; q < 3; ++q) translation[3 * i + q] = static_cast<T>(t[q]);
-        if (count) count[i] = there ? f.count[o] : 0;
-        for (int64_t q = 0; kps && q < 3 * (s_.k + 1); ++q) {
-          const C value = q < 3 * s_.k ? c.keypoint[q] : c.centre[q - 3 * s_.k];
-          kps[3 * (s_.k + 1) * i + q] = static_cast<T>(there ? value : C(0));
-        }
+        const pvn3d::PoseCorrespondences<T> c{mesh_kps_.data() + 3 * o * s_.k,
+                                              mesh_ctr_.data() + 3 * o,
+                                              f.keypoint + 3 * o * s_.k,
+                                              f.centre + 3 * o,
+                                              f.voted + o * s_.k,
+                                              s_.k};
+        pvn3d::write_pose<T>(c, there, use_ctr, f.count[o], rotation.data() + 9 * i,
+                             translation.data() + 3 * i, valid.data() + i,
+                             kps ? kps.data() + 3 * (s_.k + 1) * i : nullptr,
+                             count ? count.data() + i : nullptr);
       }
     });
   }
 
   const Call& call_;
-  Sizes s_;
+  PoseSizes s_;
   pvn3d::MeanShiftOptions options_;
   C sign_;
   Tensor<const T> points_, kp_of_, ctr_of_, mesh_kps_, mesh_ctr_, radii_;
@@ -298,6 +268,7 @@ OPBRIDGE_OPERATORS(pvn3d_pose_solve) {
             where T in {f16, f32, f64}, I in {i32, i64}
       )sig")
           .cpu(pose_solve)
+          .cuda(OPBRIDGE_CUDA_KERNEL(pvn3d_pose_solve_cuda))
           .workspace(pose_workspace),
   };
 }

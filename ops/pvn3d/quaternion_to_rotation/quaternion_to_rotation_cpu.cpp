@@ -27,7 +27,8 @@ OPBRIDGE_OPERATORS(quaternion_to_rotation) {
             where T in {f16, f32, f64}
             grad: QuaternionToRotationGrad
       )sig")
-          .cpu(convert),
+          .cpu(convert)
+          .cuda(OPBRIDGE_CUDA_KERNEL(quaternion_to_rotation_cuda)),
       opbridge::Operator(R"sig(
         "Gradient of QuaternionToRotation."
         QuaternionToRotationGrad(grad_rotation: T[*S,3,3] "gradient of rotation",
@@ -36,6 +37,7 @@ OPBRIDGE_OPERATORS(quaternion_to_rotation) {
             -> grad_quaternion: T[*S,4] "gradient of quaternion"
             where T in {f16, f32, f64}
       )sig")
-          .cpu(convert_grad),
+          .cpu(convert_grad)
+          .cuda(OPBRIDGE_CUDA_KERNEL(quaternion_to_rotation_grad_cuda)),
   };
 }

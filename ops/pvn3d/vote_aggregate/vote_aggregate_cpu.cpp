@@ -1,9 +1,5 @@
 #include <algorithm>
-#include <cmath>
 
-#include "common/exp.h"
-#include "common/rigid.h"
-#include "common/votes.h"
 #include "vote_aggregate.h"
 
 namespace {
@@ -11,29 +7,15 @@ namespace {
 using opbridge::Call;
 using opbridge::dispatch;
 using opbridge::f16;
-using opbridge::Tensor;
 using pvn3d::Arena;
 using pvn3d::Compute;
-using pvn3d::Point;
+using pvn3d::VoteMask;
 using pvn3d::VoteSet;
 
-// A mask of whatever type, or none.
-struct Mask {
-  explicit Mask(const Call& call, int input) {
-    if (!call.has_input(input)) return;
-    data = call.input_arg(input).data;
-    bytes = opbridge::dtype_size(call.input_dtype(input));
-  }
-  bool operator()(int64_t i) const {
-    if (data == nullptr) return true;
-    if (bytes == 1) return static_cast<const uint8_t*>(data)[i] != 0;
-    return bytes == 4 ? static_cast<const int32_t*>(data)[i] != 0 : static_cast<const int64_t*>(data)[i] != 0;
-  }
-  const void* data = nullptr;
-  size_t bytes = 0;
-};
-
 size_t aggregate_workspace(const Call& call) {
+#if defined(OPBRIDGE_WITH_CUDA)
+  if (call.device() == opbridge::Device::kCuda) return vote_aggregate_cuda_workspace(call);
+#endif
   const int64_t n = call.input_arg(0).shape[1],
                 problems = call.input_arg(1).shape[0] * call.input_arg(1).shape[1];
   const size_t bytes = call.input_dtype(0) == opbridge::DType::f64 ? pvn3d::bytes_of<VoteSet<double>>(n)
@@ -48,7 +30,7 @@ void aggregate(const Call& call) {
     using T = decltype(zero);
     using C = Compute<T>;
     const auto points = call.input<T>(0), offsets = call.input<T>(1);
-    const Mask mask(call, 2);
+    const VoteMask mask(call, 2);
     const auto kps = call.output<T>(0);
     const auto count = call.output<int32_t>(1), seed = call.output<int32_t>(2);
     const int64_t n = points.size(1), k = offsets.size(1);
@@ -67,77 +49,51 @@ void aggregate(const Call& call) {
   });
 }
 
-// At rest sum_j w_j (v_j - c) = 0 with w_j = exp(-|v_j - c|^2 / 2 h^2), so dc = A^-1 sum_j B_j dv_j with
-// B_j = w_j (I - (v_j - c)(v_j - c)^T / h^2) and A = sum_j B_j; everything is symmetric.
 void aggregate_grad(const Call& call) {
-  if (call.attr_string("variant") == "ffb6d") {
-    throw opbridge::Error(opbridge::ErrorKind::kNotSupported,
-                          "variant ffb6d has no gradient: its votes move too; train with variant pvn3d");
-  }
+  pvn3d::require_gradient(call);
   const int sign = pvn3d::offset_sign(call);
-  const double h = static_cast<double>(call.attr_float("bandwidth")), h2 = h * h;
+  const double h = static_cast<double>(call.attr_float("bandwidth"));
   dispatch<f16, float, double>(call.input_dtype(0), [&](auto zero) {
     using T = decltype(zero);
-    using C = Compute<T>;
+    using Gradient = pvn3d::VoteGradient<T>;
+    constexpr int64_t kLanes = pvn3d::kLanes;
     const auto grad_kps = call.input<T>(0), points = call.input<T>(1), offsets = call.input<T>(2),
                kps = call.input<T>(3);
-    const Mask mask(call, 4);
+    const VoteMask mask(call, 4);
     const auto grad_points = call.output<T>(0), grad_offsets = call.output<T>(1);
     const int64_t n = points.size(1), k = offsets.size(1);
-    const auto each_vote = [&](int64_t problem, const auto& body) {
-      const int64_t batch = problem / k;
-      for (int64_t i = 0; i < n; ++i) {
-        double b[6] = {0, 0, 0, 0, 0, 0};  // upper triangle of B_j
-        const Point<C> v =
-            pvn3d::vote<C>(points.data() + batch * n * 3, offsets.data() + problem * n * 3, i, C(sign));
-        if (mask(batch * n + i) && pvn3d::is_finite(v.x, v.y, v.z)) {
-          const double d[3] = {static_cast<double>(v.x) - static_cast<double>(kps[3 * problem]),
-                               static_cast<double>(v.y) - static_cast<double>(kps[3 * problem + 1]),
-                               static_cast<double>(v.z) - static_cast<double>(kps[3 * problem + 2])};
-          const double w = pvn3d::exp_nonpositive(-0.5 * pvn3d::squared_norm(d[0], d[1], d[2]) / h2);
-          for (int u = 0, at = 0; u < 3; ++u) {
-            for (int c = u; c < 3; ++c, ++at) b[at] = w * ((u == c) - d[u] * d[c] / h2);
-          }
-        }
-        body(i, b);
-      }
-    };
     call.parallel_for(points.size(0) * k, 1, [&](int64_t begin, int64_t end) {
       for (int64_t problem = begin; problem < end; ++problem) {
-        double a[6] = {0, 0, 0, 0, 0, 0};
-        each_vote(problem, [&](int64_t, const double* b) {
-          for (int q = 0; q < 6; ++q) a[q] += b[q];
-        });
-        // y = A^-1 grad through A's eigenvectors. At a mode A is positive definite; where it is not, nothing
-        // pulls.
-        double m[3][3] = {{a[0], a[1], a[2]}, {a[1], a[3], a[4]}, {a[2], a[4], a[5]}}, e[3][3],
-               y[3] = {0, 0, 0};
-        pvn3d::jacobi_eigen(m, e);
-        const double top = std::max({m[0][0], m[1][1], m[2][2]});
-        for (int q = 0; q < 3; ++q) {
-          if (!(m[q][q] > 1e-9 * top)) continue;
-          double along = 0;
-          for (int u = 0; u < 3; ++u) along += e[u][q] * static_cast<double>(grad_kps[3 * problem + u]);
-          for (int u = 0; u < 3; ++u) y[u] += along / m[q][q] * e[u][q];
+        const int64_t first = problem / k * n;
+        const Gradient g{points.data() + 3 * first,
+                         offsets.data() + 3 * problem * n,
+                         kps.data() + 3 * problem,
+                         first,
+                         mask,
+                         static_cast<typename Gradient::C>(sign),
+                         h * h};
+        // A in the order of mean shift's sums.
+        double lanes[6][kLanes] = {}, a[6], b[6], y[3];
+        for (int64_t i = 0; i < n; ++i) {
+          g.jacobian(i, b);
+          for (int q = 0; q < 6; ++q) lanes[q][i % kLanes] += b[q];
         }
-        each_vote(problem, [&](int64_t i, const double* b) {
-          const double g[3] = {b[0] * y[0] + b[1] * y[1] + b[2] * y[2],
-                               b[1] * y[0] + b[3] * y[1] + b[4] * y[2],
-                               b[2] * y[0] + b[4] * y[1] + b[5] * y[2]};
-          for (int u = 0; u < 3; ++u) grad_offsets[3 * (problem * n + i) + u] = static_cast<T>(sign * g[u]);
-        });
+        for (int q = 0; q < 6; ++q) {
+          for (int64_t half = kLanes / 2; half > 0; half /= 2) {
+            for (int64_t i = 0; i < half; ++i) lanes[q][i] += lanes[q][half + i];
+          }
+          a[q] = lanes[q][0];
+        }
+        Gradient::solve(a, grad_kps.data() + 3 * problem, y);
+        for (int64_t i = 0; i < n; ++i) {
+          g.jacobian(i, b);
+          Gradient::of_offset(b, y, sign, grad_offsets.data() + 3 * (problem * n + i));
+        }
       }
     });
-    // A point votes for every keypoint.
     call.parallel_for(points.size(0) * n, 4096, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        for (int u = 0; u < 3; ++u) {
-          double sum = 0;
-          for (int64_t q = 0; q < k; ++q)
-            sum += static_cast<double>(grad_offsets[3 * ((i / n * k + q) * n + i % n) + u]);
-          grad_points[3 * i + u] = static_cast<T>(sign * sum);
-        }
-      }
+      for (int64_t i = begin; i < end; ++i)
+        pvn3d::point_gradient(grad_offsets.data(), i, n, k, sign, grad_points.data() + 3 * i);
     });
   });
 }
@@ -164,6 +120,7 @@ OPBRIDGE_OPERATORS(vote_aggregate) {
             grad: VoteAggregateGrad
       )sig")
           .cpu(aggregate)
+          .cuda(OPBRIDGE_CUDA_KERNEL(vote_aggregate_cuda))
           .workspace(aggregate_workspace),
       opbridge::Operator(R"sig(
         "Gradient of VoteAggregate's keypoints, by implicit differentiation where mean shift is at rest."
@@ -179,6 +136,7 @@ OPBRIDGE_OPERATORS(vote_aggregate) {
                 grad_offsets: T[B,K,N,3] "gradient of offsets")
             where T in {f16, f32, f64}, M in {bool, i32, i64}
       )sig")
-          .cpu(aggregate_grad),
+          .cpu(aggregate_grad)
+          .cuda(OPBRIDGE_CUDA_KERNEL(vote_aggregate_grad_cuda)),
   };
 }

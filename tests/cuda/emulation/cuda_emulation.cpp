@@ -114,6 +114,7 @@ class Worker {
     }
     fibres_.resize(n);
     turn_.resize(n);
+    lanes_.resize((n + kWarp - 1) / kWarp);
     char* const stack = stacks.reserve(n);
     shared_.reset(new char[shared_bytes + kSharedTail]);
     for (unsigned i = 0; i < n; ++i) {
@@ -139,6 +140,7 @@ class Worker {
       f.block = block;
       f.state = State::kRunnable;
     }
+    for (size_t w = 0; w < lanes_.size(); ++w) lanes_[w] = {lanes_of_warp(fibres_[w * kWarp]), 0};
     if (shuffled_) std::shuffle(turn_.begin(), turn_.end(), random_);
     while (alive_ > 0) {
       bool moved = false;
@@ -191,6 +193,7 @@ class Worker {
                   std::to_string(f.number % kWarp) + " is not in");
     }
     f.state = State::kAtWarpBarrier;
+    lanes_[f.number / kWarp].waiting |= 1u << f.number % kWarp;
     f.site = site;
     f.mask = mask & lanes_of_warp(f);
     f.value = value;
@@ -219,6 +222,8 @@ class Worker {
   // Lets the lanes that wait together with `f` go on once all of them are there; lanes that returned are not
   // waited for.
   void complete_warp(const Fibre& f) {
+    const Lanes& lanes = lanes_[f.number / kWarp];
+    if ((f.mask & lanes.alive & ~lanes.waiting) != 0) return;
     Fibre* const warp = &fibres_[f.number / kWarp * kWarp];
     unsigned there = 0, ballot = 0;
     for (unsigned l = 0; l < kWarp; ++l) {
@@ -243,6 +248,7 @@ class Worker {
     for (unsigned l = 0; l < kWarp; ++l) {
       if (there >> l & 1) warp[l].state = State::kRunnable;
     }
+    lanes_[f.number / kWarp].waiting &= ~there;
   }
 
   // What holds up a block none of whose threads can go on.
@@ -316,6 +322,7 @@ class Worker {
     try {
       thread_();
       f.state = State::kReturned;
+      lanes_[f.number / kWarp].alive &= ~(1u << f.number % kWarp);
       --alive_;
       if (std::memcmp(f.stack, &kCanary, sizeof kCanary) != 0) fail(f, "used more than 128 KiB of stack");
       const unsigned first = f.number / kWarp * kWarp;
@@ -336,6 +343,10 @@ class Worker {
   size_t shared_bytes_;
   std::vector<Fibre> fibres_;
   std::vector<unsigned> turn_;
+  struct Lanes {
+    unsigned alive, waiting;  // for their warp
+  };
+  std::vector<Lanes> lanes_;  // of each warp
   std::unique_ptr<char[]> shared_;
   uint3 block_{};
   unsigned alive_ = 0, waiting_ = 0;
