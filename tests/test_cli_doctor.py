@@ -253,6 +253,12 @@ def _(tmp):
     return ["--library", compile_library(tmp, "int PyInit_fast(void) { return 0; }")]
 
 
+@provoke("library-needs-python")
+def _(tmp):
+    source = "int PyArg_Parse(void); int RegisterCustomOps(void) { return PyArg_Parse(); }"
+    return ["--library", compile_library(tmp, source)]
+
+
 @provoke("library-no-entry")
 def _(tmp):
     return ["--library", compile_library(tmp, "int RegisterCustomOp(void) { return 0; }")]
@@ -312,6 +318,11 @@ def _(tmp):
 @provoke("library-api-newer")
 def _(tmp):
     return ["--library", compile_library(tmp, foreign(ADD, asks=99)), "--load"]
+
+
+@provoke("library-ends-process")
+def _(tmp):
+    return ["--library", compile_library(tmp, foreign("exit(3); return 0;")), "--load"]
 
 
 @provoke("library-registration-fails")
@@ -438,6 +449,25 @@ def _(tmp):
     return with_library(
         tmp, model_of(metadata={"opbridge.fingerprint.my_namespace::my_clip": "0123456789abcdef"})
     )
+
+
+def chain(tmp, *nodes):
+    """A model of ONNX's own nodes from x to y."""
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n"]) for n in "xy"]
+    graph = helper.make_graph(
+        [helper.make_node(*n[:3], name=n[3]) for n in nodes], "g", values[:1], values[1:]
+    )
+    return [save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp)]
+
+
+@provoke("model-name-twice")
+def _(tmp):
+    return chain(tmp, ("Relu", ["x"], ["y"], "first"), ("Neg", ["x"], ["y"], "second"))
+
+
+@provoke("model-name-missing")
+def _(tmp):
+    return chain(tmp, ("Relu", ["x"], ["hidden"], "first"), ("Neg", ["hiden"], ["y"], "second"))
 
 
 @provoke("model-static-shape")
@@ -738,7 +768,15 @@ def _(tmp):
 
 @provoke("python-other-runtime")
 def _(tmp):
-    return ["--ort", NEWEST], fake_python(tmp, onnxruntime="1.20.1")
+    # The environment in use has no runtime in C, so that one of the python3 on PATH is found.
+    capi = tmp / "other/lib/python3.11/site-packages/onnxruntime/capi"
+    capi.mkdir(parents=True)
+    library = next(NEWEST.glob("libonnxruntime.so*"))
+    (capi / library.name).symlink_to(library)
+    (tmp / "other/bin").mkdir()
+    (tmp / "other/bin/python3").touch()
+    path = f"{tmp / 'other/bin'}:{os.environ['PATH']}"
+    return [], fake_python(tmp, onnxruntime="1.18.1") | {"PATH": path, "HOME": str(tmp), "OPBRIDGE_ORT": ""}
 
 
 @provoke("python-numpy-2")

@@ -128,7 +128,7 @@ Outcome in_child(const std::function<void(const Say&)>& work, double seconds) {
   } else if (!outcome.last("error").is_null()) {
     outcome.error = outcome.last("error").get<std::string>();
   } else if (outcome.last("done").is_null()) {
-    outcome.crash = "ended the process with exit code " + std::to_string(WEXITSTATUS(status));
+    outcome.crash = "ended itself with exit code " + std::to_string(WEXITSTATUS(status));
   }
   return outcome;
 }

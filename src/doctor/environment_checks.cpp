@@ -76,7 +76,7 @@ std::map<std::string, std::string> packages_in(const fs::path& site) {
 
 }  // namespace
 
-void check_python(const RuntimeFacts& runtime, Report& report) {
+void check_python(const Options& options, const RuntimeFacts& runtime, Report& report) {
   const fs::path site = site_packages();
   if (site.empty()) return;
   std::map<std::string, std::string> packages = packages_in(site);
@@ -94,7 +94,7 @@ void check_python(const RuntimeFacts& runtime, Report& report) {
         "onnxruntime " + packages["onnxruntime"] + " and onnxruntime-gpu " + packages["onnxruntime-gpu"]);
   if (!cpu && !gpu) return;
   const std::string version = gpu ? packages["onnxruntime-gpu"] : packages["onnxruntime"];
-  if (runtime.usable && version != runtime.version)
+  if (runtime.usable && version != runtime.version && options.ort.empty())  // a named one is meant
     report.add(
         "python-other-runtime", site.string(),
         "Python has onnxruntime " + version + ", this looked at " + runtime.version + " (" + runtime.path +

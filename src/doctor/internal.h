@@ -58,7 +58,7 @@ Library check_library(const std::string& path, Report& report);
 void check_libraries(const std::vector<Library>& libraries, Report& report);
 
 RuntimeFacts check_runtime(const Options& options, Report& report);
-void check_python(const RuntimeFacts& runtime, Report& report);
+void check_python(const Options& options, const RuntimeFacts& runtime, Report& report);
 void check_cuda(const RuntimeFacts& runtime, const std::vector<Library>& libraries, Report& report);
 
 /// Registers the libraries (those that may be run) in a child process and makes a session of the model, or of

@@ -192,6 +192,12 @@ void check_system_versions(const Library& library, Report& report) {
   }
 }
 
+// Whether a mangled name takes a std::string of the ABI before GCC 5 and none of the present one.
+bool old_string(const std::string& symbol) {
+  return starts_with(symbol, "_Z") && symbol.find("__cxx11") == std::string::npos &&
+         demangled(symbol).find("std::string") != std::string::npos;
+}
+
 // Every file that the loader would bring in with the library, and what is missing.
 void check_dependencies(const Library& library, Report& report) {
   std::map<std::string, std::string> missing;  // name -> who needs it
@@ -239,12 +245,23 @@ void check_dependencies(const Library& library, Report& report) {
     if (exported.count(symbol) == 0) undefined.push_back(demangled(symbol));
   }
   if (undefined.empty()) return;
+  const auto of_python = [](const std::string& s) { return starts_with(s, "Py") || starts_with(s, "_Py"); };
+  if (std::all_of(undefined.begin(), undefined.end(), of_python)) {
+    report.add("library-needs-python", library.path, "nothing has " + some_of(undefined));
+    return;
+  }
   std::string fix;
   for (const std::string& symbol : undefined) {
     if (starts_with(symbol, "Ort"))
       fix = "Do not call " + symbol +
             ": RegisterCustomOps is given the OrtApiBase (ORT_API_MANUAL_INIT, Ort::InitApi)";
-    if (starts_with(symbol, "Py")) fix = "It is a Python module; it cannot serve a C++ program";
+  }
+  for (const std::string& symbol : library.file.elf.undefined) {
+    // "Ss" is std::string as it was before GCC 5; the present one has __cxx11 in its name.
+    if (exported.count(symbol) == 0 && old_string(symbol))
+      fix =
+          "It is the old std::string: compile everything with the same -D_GLIBCXX_USE_CXX11_ABI=0 or 1 "
+          "(torch.compiled_with_cxx11_abi() tells PyTorch's)";
   }
   report.add("library-undefined-symbol", library.path, "nothing has " + some_of(undefined), fix);
 }
@@ -303,7 +320,8 @@ void read_manifest(Library& library, Report& report) {
   const Outcome outcome =
       in_child([&](const Say& say) { say("manifest", read_library(library.path).manifest); }, 60);
   if (!outcome.crash.empty()) {
-    report.add("library-crashes", library.path,
+    report.add(outcome.crash.find("ended itself") == 0 ? "library-ends-process" : "library-crashes",
+               library.path,
                "the process " + outcome.crash + " while it was loaded" +
                    (outcome.printed.empty() ? "" : "; it printed: " + outcome.printed));
   } else if (!outcome.error.empty()) {

@@ -100,6 +100,8 @@ struct Graph {
   std::map<std::string, Value> values;
   std::map<std::string, const pb::NodeProto*> producers;
   std::set<std::string> constants;
+  std::set<std::string> zeros;                           // of these, those that are 0
+  std::map<std::string, std::vector<int64_t>> integers;  // of these, lists of int64: targets of Reshape
   std::vector<const pb::NodeProto*> nodes;
   std::set<std::string> external;  // tensors whose data is beside the model
 
@@ -123,6 +125,20 @@ struct Graph {
     value.dims.clear();
     for (const int64_t d : t.dims()) value.dims.push_back({d, ""});
     constants.insert(name);
+    constexpr int64_t kSmall = 16;
+    int64_t count = 1;
+    for (const int64_t d : t.dims())
+      count = d >= 0 && d <= kSmall ? std::min(count * d, kSmall + 1) : kSmall + 1;
+    if (count < 1 || count > kSmall || t.data_location() == pb::TensorProto::EXTERNAL ||
+        !from_onnx_type(t.data_type()))
+      return;
+    try {
+      const Array a = to_array(t, name);
+      if (a.dtype() == DType::i64) integers[name].assign(a.as<int64_t>(), a.as<int64_t>() + count);
+      const auto* bytes = static_cast<const unsigned char*>(a.data());
+      if (std::all_of(bytes, bytes + a.bytes(), [](unsigned char b) { return b == 0; })) zeros.insert(name);
+    } catch (const Error&) {  // damaged: ONNX Runtime says so
+    }
   }
   void add(const pb::GraphProto& graph) {
     for (const auto& v : graph.value_info()) add(v);
@@ -423,6 +439,23 @@ class NodeChecks {
       report_.add("operator-input-shape", node_.title(), wrong + signature());
       return;
     }
+    const std::vector<std::string> now = output_symbols(values);
+    for (size_t i = 0; i < values.size(); ++i) {
+      for (size_t k = i + 1; k < values.size(); ++k) {
+        if (!swappable(i, k)) continue;
+        std::vector<const Value*> swapped = values;
+        std::swap(swapped[i], swapped[k]);
+        const std::vector<std::string> then = output_symbols(swapped);
+        const std::vector<std::string> declared = declared_symbols(now);
+        if (now == then || declared != then || !matcher.conflict(swapped).empty()) continue;
+        report_.add("operator-inputs-maybe-swapped", node_.title(),
+                    "the model says that its output is [" + some_of(declared, 16) +
+                        "], which the signature gives only with " + both(i, k) +
+                        " swapped; as they are it is [" + some_of(now, 16) + "]" + signature(),
+                    "swap " + both(i, k) + ", unless the declared sizes are wrong");
+        return;
+      }
+    }
     // Points and a subset of them, by the field's names: the subset is not the larger one.
     static constexpr std::pair<const char*, const char*> kLargeAndSmall[] = {{"xyz", "new_xyz"},
                                                                              {"unknown", "known"}};
@@ -446,6 +479,36 @@ class NodeChecks {
                   "swap " + both(at[0], at[1]) + ", unless it is meant");
     }
   }
+
+  // The first output's sizes by the signature, as "batch", "16", or "" where the inputs do not tell.
+  std::vector<std::string> output_symbols(const std::vector<const Value*>& inputs) const {
+    std::map<int, std::string> names;
+    for (size_t i = 0; i < inputs.size() && i < signature_.inputs.size(); ++i) {
+      const ShapePattern& p = signature_.inputs[i].shapes[0];
+      if (inputs[i] == nullptr || !inputs[i]->rank_known || p.has_prefix() ||
+          p.dims.size() != inputs[i]->dims.size())
+        continue;
+      for (size_t d = 0; d < p.dims.size(); ++d) {
+        if (p.dims[d].kind == Dim::Kind::kName) names.emplace(p.dims[d].slot, text_of(inputs[i]->dims[d]));
+      }
+    }
+    std::vector<std::string> result;
+    if (signature_.outputs.empty()) return result;
+    for (const Dim& d : signature_.outputs[0].shapes[0].dims) {
+      const auto known = names.find(d.slot);
+      result.push_back(d.kind != Dim::Kind::kName || known == names.end() ? "" : known->second);
+    }
+    return result;
+  }
+  // The same as the model declares them; "" where `like` has "".
+  std::vector<std::string> declared_symbols(const std::vector<std::string>& like) const {
+    const Value* v = node_.outputs.empty() ? nullptr : graph_.find(node_.outputs[0]);
+    std::vector<std::string> result;
+    if (v == nullptr || !v->rank_known || v->dims.size() != like.size()) return result;
+    for (size_t d = 0; d < like.size(); ++d) result.push_back(like[d].empty() ? "" : text_of(v->dims[d]));
+    return result;
+  }
+  static std::string text_of(const Dimension& d) { return d.size >= 0 ? std::to_string(d.size) : d.symbol; }
 
   // A dimension that one of the inputs leaves open but an output has as a number.
   void check_baked() {
@@ -552,9 +615,11 @@ void explain_unserved(const CustomNode& node, const ModelInfo& model, const std:
   const auto recorded = model.metadata.find("opbridge.library." + node.domain);
   if (recorded != model.metadata.end()) expected = "; the model was exported with '" + recorded->second + "'";
   if (libraries.empty()) {
-    report.add("operator-no-library", node.title(), "no library was given" + expected,
-               "--library " + (recorded == model.metadata.end() ? "<the library that has " + full + ">.so"
-                                                                : "lib" + recorded->second + ".so"));
+    report.add(
+        "operator-no-library", node.title(),
+        "no library was given" + expected + (node.where.empty() ? "" : "; the node is in " + node.where),
+        "--library " + (recorded == model.metadata.end() ? "<the library that has " + full + ">.so"
+                                                         : "lib" + recorded->second + ".so"));
     return;
   }
   std::vector<std::string> names, files, domains;
@@ -616,6 +681,13 @@ void check_epsilons(const Graph& graph, const ModelInfo& model, Report& report) 
       const pb::NodeProto* producer = graph.producer(at);
       if (producer == nullptr) break;
       const std::string& op = producer->op_type();
+      const bool adds = op == "Add" || op == "Sub" || op == "Max" || op == "Clip";
+      const auto zero = [&](const std::string& name) { return graph.zeros.count(name) != 0; };
+      if (adds && std::any_of(producer->input().begin(), producer->input().end(), zero)) {
+        why = "it divides by " + op + " (node '" + producer->name() +
+              "') with a constant that is 0: an epsilon too small for its type";
+        break;
+      }
       if (op == "ReduceL2" || op == "ReduceL1") {
         why = "it divides by a norm (" + op + ") that can be 0";
         break;
@@ -633,6 +705,76 @@ void check_epsilons(const Graph& graph, const ModelInfo& model, Report& report) 
                          type->type != 11 && type->type != 16;
     if (!why.empty() && !integer)
       report.add("model-epsilon-lost", node->op_type() + " (node '" + node->name() + "')", why);
+  }
+}
+
+// Whether the value has a dimension that is not known before the model runs.
+bool is_dynamic(const Graph& graph, std::string name) {
+  static const std::set<std::string> kSameCount = {"Transpose", "Cast",    "Identity", "Unsqueeze",
+                                                   "Squeeze",   "Relu",    "Clip",     "Neg",
+                                                   "Abs",       "Sigmoid", "Tanh"};
+  for (int steps = 0; steps < 32; ++steps) {
+    const Value* v = graph.find(name);
+    if (v != nullptr && v->rank_known)
+      return std::any_of(v->dims.begin(), v->dims.end(),
+                         [](const Dimension& d) { return d.size < 0 && !d.symbol.empty(); });
+    const pb::NodeProto* producer = graph.producer(name);
+    if (producer == nullptr || kSameCount.count(producer->op_type()) == 0 || producer->input_size() == 0)
+      return false;
+    name = producer->input(0);
+  }
+  return false;
+}
+
+// A Reshape to sizes that are all written down, of a value whose sizes are not.
+void check_reshapes(const Graph& graph, Report& report) {
+  for (const pb::NodeProto* node : graph.nodes) {
+    if (node->op_type() != "Reshape" || node->input_size() < 2 || !node->domain().empty()) continue;
+    const auto target = graph.integers.find(node->input(1));
+    if (target == graph.integers.end() ||
+        !std::all_of(target->second.begin(), target->second.end(), [](int64_t d) { return d > 0; }))
+      continue;
+    if (!is_dynamic(graph, node->input(0))) continue;
+    report.add("model-static-shape", "Reshape (node '" + node->name() + "')",
+               "it makes " + shape_to_string(target->second.data(), static_cast<int>(target->second.size())) +
+                   " of '" + node->input(0) + "', whose sizes are dynamic");
+  }
+}
+
+// Names that are written twice or never; those of functions are their own.
+void check_names(const pb::GraphProto& graph, std::set<std::string> known, Report& report) {
+  std::map<std::string, const pb::NodeProto*> makers;
+  for (const auto& v : graph.input()) known.insert(v.name());
+  for (const auto& t : graph.initializer()) known.insert(t.name());
+  for (const auto& t : graph.sparse_initializer()) known.insert(t.values().name());
+  const auto title = [](const pb::NodeProto& n) { return n.op_type() + " (node '" + n.name() + "')"; };
+  for (const auto& node : graph.node()) {
+    for (const std::string& o : node.output()) {
+      if (o.empty()) continue;
+      const auto [first, fresh] = makers.emplace(o, &node);
+      if (!fresh)
+        report.add("model-name-twice", title(node),
+                   "it makes '" + o + "', which " + title(*first->second) + " also makes");
+      known.insert(o);
+    }
+  }
+  const std::vector<std::string> names(known.begin(), known.end());
+  for (const auto& node : graph.node()) {
+    for (const std::string& i : node.input()) {
+      if (!i.empty() && known.count(i) == 0)
+        report.add("model-name-missing", title(node),
+                   "it reads '" + i + "', which nothing makes" +
+                       (names.size() < 10000 ? did_you_mean(i, names) : ""));
+    }
+    for (const auto& a : node.attribute()) {
+      if (a.has_g()) check_names(a.g(), known, report);
+      for (const auto& g : a.graphs()) check_names(g, known, report);
+    }
+  }
+  for (const auto& o : graph.output()) {
+    if (known.count(o.name()) == 0)
+      report.add("model-name-missing", "output '" + o.name() + "'",
+                 "nothing makes it" + (names.size() < 10000 ? did_you_mean(o.name(), names) : ""));
   }
 }
 
@@ -682,7 +824,12 @@ std::optional<ModelInfo> check_model(const Options& options, const RuntimeFacts&
   }
   const std::string format = format_of(path);
   if (!format.empty()) {
-    report.add("model-not-onnx", path, format);
+    const bool pointer = format.find("LFS") != std::string::npos,
+               page = format.find("web page") != std::string::npos;
+    report.add("model-not-onnx", path, format,
+               pointer ? "git lfs install && git lfs pull"
+               : page  ? "download it again: the address gave a page, not the file"
+                       : "");
     return {};
   }
   ModelInfo model;
@@ -803,6 +950,8 @@ std::optional<ModelInfo> check_model(const Options& options, const RuntimeFacts&
                  "import the library's version");
   }
   check_epsilons(graph, model, report);
+  check_reshapes(graph, report);
+  check_names(proto.graph(), {}, report);
   if (!model.inputs.empty() && std::all_of(model.inputs.begin(), model.inputs.end(), [](const ValueInfo& v) {
         return v.rank_known &&
                std::all_of(v.dims.begin(), v.dims.end(), [](const Dimension& d) { return d.size >= 0; });

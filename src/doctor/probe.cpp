@@ -166,6 +166,22 @@ void register_library(const RuntimeFacts& runtime, const Library& library, const
   if (!refusal.empty()) say("breaks", refusal);
 }
 
+// The operators whose declarations ONNX Runtime cannot accept, as far as its rules are known.
+std::string suspects(const std::vector<RegisteredOp>& ops) {
+  std::string text;
+  std::map<std::string, int> inputs;
+  for (const RegisteredOp& op : ops) {
+    const std::string name = op.domain + "::" + op.name;
+    const auto undefined = std::count(op.input_types.begin(), op.input_types.end(), 0);
+    if (undefined > 1) text += name + " has " + std::to_string(undefined) + " inputs of undefined type; ";
+    const auto [first, fresh] = inputs.emplace(name, op.inputs);
+    if (!fresh && first->second != op.inputs)
+      text += name + " is registered with " + std::to_string(first->second) + " and with " +
+              std::to_string(op.inputs) + " inputs; ";
+  }
+  return text.empty() ? text : text + "ONNX Runtime: ";
+}
+
 RegisteredOp to_op(const Json& j) {
   RegisteredOp op;
   op.domain = j.at("domain");
@@ -209,8 +225,13 @@ RuntimeFacts check_runtime(const Options& options, Report& report) {
   const Json runtime = outcome.last("runtime");
   if (runtime.is_null()) {
     const bool old = outcome.error.find("but opbridge needs 1.") != std::string::npos;
+    std::string evidence = outcome.error;
+    if (old) {  // of all the places that were tried, the one that has a runtime
+      const size_t at = evidence.find("is ONNX Runtime ");
+      evidence = "it " + evidence.substr(at, evidence.find('\n', at) - at);
+    }
     report.add(old ? "runtime-too-old" : "runtime-missing",
-               options.ort.empty() ? "ONNX Runtime" : options.ort, outcome.error);
+               options.ort.empty() ? "ONNX Runtime" : options.ort, evidence);
     return facts;
   }
   facts.usable = true;
@@ -252,7 +273,8 @@ void probe_registration(const Options& options, const RuntimeFacts& runtime, std
                      " or newer, or build it with the headers of 1." + std::to_string(runtime.api));
     } else if (!outcome.crash.empty()) {
       const Json stage = outcome.last("stage");
-      report.add("library-crashes", library.path,
+      report.add(outcome.crash.find("ended itself") == 0 ? "library-ends-process" : "library-crashes",
+                 library.path,
                  "the process " + outcome.crash + " in " +
                      (stage.is_null() ? "a child" : stage.get<std::string>()) + said(outcome.printed));
     } else if (!outcome.error.empty()) {
@@ -269,7 +291,8 @@ void probe_registration(const Options& options, const RuntimeFacts& runtime, std
                  "take ONNX Runtime 1." + std::to_string(struct_version) +
                      " or newer, or build it with the headers of 1." + std::to_string(runtime.api));
     } else if (!outcome.last("breaks").is_null()) {
-      report.add("library-breaks-sessions", library.path, outcome.last("breaks").get<std::string>());
+      report.add("library-breaks-sessions", library.path,
+                 suspects(library.registered) + outcome.last("breaks").get<std::string>());
     }
     if (report.findings.size() > before) library.usable = false;
     std::set<std::string> seen;
@@ -346,7 +369,7 @@ void probe_session(const Options& options, const RuntimeFacts& runtime, const st
     report.add(code, options.model, "ONNX Runtime " + runtime.version + ": " + outcome.error);
     return;
   }
-  report.add("session-fails", options.model, "ONNX Runtime " + runtime.version + ": " + outcome.error);
+  report.add("session-fails", options.model, outcome.error);
 }
 
 }  // namespace opbridge::doctor

@@ -70,7 +70,7 @@ Report diagnose(const Options& options) {
     }
     progress("looking for ONNX Runtime");
     const RuntimeFacts runtime = check_runtime(options, report);
-    check_python(runtime, report);
+    check_python(options, runtime, report);
     if (runtime.usable && !libraries.empty()) {
       progress("registering the libraries");
       probe_registration(options, runtime, libraries, report);
