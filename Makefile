@@ -21,10 +21,10 @@ endif
 files = git ls-files -z -co --exclude-standard --deduplicate
 cxx_files = $(files) '*.h' '*.cpp' '*.cu' '*.cuh'
 
-.PHONY: help setup build asan matrix demo test check bench format lint tidy clean
+.PHONY: help setup build asan matrix demo test check bench aarch64 format lint tidy clean
 
 help:  ## list these targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
 
 setup:  ## install what building and testing need (idempotent)
 	@scripts/setup.sh
@@ -52,10 +52,14 @@ check: build  ## the quick tests, for while you work
 	ctest --preset release --no-tests=error -j $(JOBS)
 	$(PYTHON) -m pytest tests -n $(JOBS) -m "not slow"
 
-bench: setup  ## time the operators against what a user would pick instead
+bench: setup  ## time the operators against what a user would pick instead; RIVALS=1 installs those first
+	$(if $(RIVALS),scripts/bench_rivals.sh)
 	cmake --preset release -DOPBRIDGE_BENCH=ON
 	cmake --build --preset release -j $(JOBS)
-	set -e; for script in bench/bench_*.py; do $(PYTHON) "$$script"; done
+	$(PYTHON) bench/run.py
+
+aarch64: build  ## cross-compile the operators and run every case of theirs under qemu
+	scripts/check_aarch64.sh
 
 format: setup  ## format C++, CUDA and Python in place
 	$(cxx_files) | xargs -0 -r .venv/bin/clang-format -i

@@ -4,20 +4,21 @@ Per node in ONNX Runtime: chains of 1 and 201 nodes on one element; the differen
 with every check, against ONNX Runtime's own Clip and Identity, in the newest runtime and an older one.
 Per call from Python: my_clip on 8 floats, NumPy and torch.
 
-  python bench/bench_dispatch.py [--json FILE]          goals (docs/performance.md): at most 1.2x a built-in node from
+  python bench/bench_dispatch.py [--json FILE]          goals: at most 1.2x a built-in node from
                                                         1.24 on, 1.8x below; 15 us direct, 25 us through torch.ops
 """
 
 import argparse
+import functools
 import itertools
 import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
+from timing import interleaved
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = Path(os.environ.get("OPBRIDGE_BUILD", ROOT / "build" / "release"))
@@ -60,15 +61,14 @@ def measure_nodes(models):
     feed = {"x": np.array([0.5], np.float32)}
     for session in sessions.values():  # right before fast
         assert session.run(None, feed)[0][0] == 0.5
-    times = {key: [] for key in sessions}
-    for _ in range(200):
-        for key, session in sessions.items():
-            begin = time.perf_counter_ns()
-            for _ in range(5):
-                session.run(None, feed)
-            times[key].append((time.perf_counter_ns() - begin) / 5)
-    quiet = {key: float(np.percentile(t, 10)) for key, t in times.items()}
+    quiet = quietest({key: functools.partial(s.run, None, feed) for key, s in sessions.items()})
     return {op: (quiet[f"{op} {NODES + 1}"] - quiet[f"{op} 1"]) / NODES for op in OPERATORS}
+
+
+def quietest(calls):
+    """Nanoseconds a call: the quietest decile."""
+    times = interleaved(calls, runs=200, at_least=0.0005, percentile=10)
+    return {name: t * 1e9 for name, t in times.items()}
 
 
 def per_node(python):
@@ -105,15 +105,8 @@ def per_call():
     }
     for call in calls.values():
         assert np.array_equal(np.asarray(call()), np.clip(x, -1, 1))
-    times = {name: [] for name in calls}
     with torch.no_grad():
-        for _ in range(200):
-            for name, call in calls.items():
-                begin = time.perf_counter_ns()
-                for _ in range(50):
-                    call()
-                times[name].append((time.perf_counter_ns() - begin) / 50)
-    return {name: float(np.percentile(t, 10)) for name, t in times.items()}
+        return quietest(calls)
 
 
 def main():
@@ -140,7 +133,7 @@ def main():
     for name, ns in result["per_call_ns"].items():
         print(f"  {name:34}{ns / 1e3:6.2f}")
     if args.json:
-        args.json.write_text(json.dumps(result, indent=1))
+        args.json.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -11,10 +11,9 @@ import ctypes
 from pathlib import Path
 
 import numpy as np
-import onnxruntime as ort
 import torch
-from contest import ARGS, OPS, OURS, run
-from onnx import TensorProto, helper
+from contest import OPS, OURS, run, session
+from onnx import helper
 
 try:
     EIGEN = ctypes.CDLL(str(Path(OPS.path).parent / "libeigen_rival.so"))
@@ -97,23 +96,6 @@ def kabsch(problems):
     return case
 
 
-def session(nodes, inputs, outputs, initializers=()):
-    info = [
-        helper.make_tensor_value_info(k, helper.np_dtype_to_tensor_dtype(v.dtype), v.shape)
-        for k, v in inputs.items()
-    ]
-    out = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs]
-    graph = helper.make_graph(nodes, "g", info, out, list(initializers))
-    opsets = [helper.make_opsetid("", 18), helper.make_opsetid(DOMAIN, OPS.version)]
-    options = ort.SessionOptions()
-    options.intra_op_num_threads, options.log_severity_level = ARGS.threads, 3
-    options.register_custom_ops_library(OPS.path)
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
-    made = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    values = {k: ort.OrtValue.ortvalue_from_numpy(v) for k, v in inputs.items()}
-    return lambda: [value.numpy() for value in made.run_with_ort_values(outputs, values)]
-
-
 def separate_nodes(objects, h):
     """The pose of each object from general operators: what PVN3DPoseSolve does in one."""
     node = helper.make_node
@@ -179,8 +161,10 @@ def pose(objects, n=12288, keypoints=8, h=0.08):
         mesh = np.concatenate([mesh_kps, mesh_ctr[:, None]], 1)
         nodes, constants = separate_nodes(objects, h)
         contestants = {
-            OURS: session([one], ours_inputs, ["rotation"]),
-            "separate nodes": session(nodes, inputs | dict(mesh=mesh), ["rotation"], constants),
+            OURS: session([one], ours_inputs, output="rotation", library=OPS),
+            "separate nodes": session(
+                nodes, inputs | dict(mesh=mesh), constants, output="rotation", library=OPS
+            ),
         }
         return contestants, lambda name, r: np.abs(r.reshape(-1, 3, 3) - turns).max() < 0.02
 

@@ -37,6 +37,7 @@ import opbridge  # noqa: E402
 import torch  # noqa: E402
 from onnx import TensorProto, helper  # noqa: E402
 from opbridge.paths import library_path  # noqa: E402
+from timing import interleaved  # noqa: E402
 
 torch.set_num_threads(ARGS.threads)
 torch.set_grad_enabled(False)
@@ -53,38 +54,30 @@ def optional(name):
         return None
 
 
-def built_in(nodes, inputs, initializers=(), output="y"):
-    """A callable that runs a model of ONNX Runtime's own operators on `inputs`."""
+def session(nodes, inputs, initializers=(), output="y", library=None):
+    """A callable that runs a model on `inputs`: of ONNX Runtime's own operators, and those of a library."""
     infos = [
         helper.make_tensor_value_info(k, helper.np_dtype_to_tensor_dtype(v.dtype), v.shape)
         for k, v in inputs.items()
     ]
     out = [helper.make_tensor_value_info(output, TensorProto.FLOAT, None)]
     graph = helper.make_graph(nodes, "g", infos, out, list(initializers))
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    opsets = [helper.make_opsetid("", 18)]
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = ARGS.threads, 3
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    if library is not None:
+        opsets.append(helper.make_opsetid(library.domain, library.version))
+        options.register_custom_ops_library(library.path)
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    made = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     values = {k: ort.OrtValue.ortvalue_from_numpy(v) for k, v in inputs.items()}
-    return lambda: session.run_with_ort_values([output], values)[0].numpy()
+    return lambda: made.run_with_ort_values([output], values)[0].numpy()
 
 
 def measure(contestants):
     """Milliseconds of each contestant: the median over runs, all contestants in turn."""
     clock = time.process_time if ARGS.threads == 1 else time.perf_counter
-    times = {name: [] for name in contestants}
-    repeats = {}
-    for name, run in contestants.items():
-        start = time.perf_counter()
-        run()
-        repeats[name] = max(1, int(0.01 / max(time.perf_counter() - start, 1e-6)))
-    for _ in range(ARGS.runs):
-        for name, run in contestants.items():
-            start = clock()
-            for _ in range(repeats[name]):
-                run()
-            times[name].append((clock() - start) / repeats[name] * 1e3)
-    return {name: float(np.median(t)) for name, t in times.items()}
+    return {name: t * 1e3 for name, t in interleaved(contestants, ARGS.runs, clock).items()}
 
 
 def run(cases, rivals):
@@ -111,4 +104,4 @@ def run(cases, rivals):
         ), flush=True)  # fmt: skip
     print("goals missed: " + (", ".join(missed) or "none"))
     if ARGS.json:
-        Path(ARGS.json).write_text(json.dumps(report, indent=1))
+        Path(ARGS.json).write_text(json.dumps(report, indent=1) + "\n")

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "common/caches.h"
 #include "common/inverse_index.h"
 #include "hwy/cache_control.h"
 #include "opbridge/op.h"
@@ -97,9 +98,6 @@ struct Tasks {
     return reinterpret_cast<float*>(static_cast<char*>(workspace) + task * block_bytes(n));
   }
 };
-
-/// Whether an output is larger than the caches.
-inline bool outgrows_caches(int64_t bytes) { return bytes > (4 << 20); }
 
 /// out[b, c, p] = features[b, c, idx[b, p]]; features (B, C, N), idx (B, P), out (B, C, P). Needs
 /// Tasks::workspace().

@@ -87,12 +87,17 @@ class Nearest {
     return count;
   }
 
-  /// A squared distance that holds k points for query q, given what finish() found for the query before: the
-  /// triangle inequality, with room for rounding.
-  C limit_from_last(Point<C> q) const {
-    const C step = std::sqrt(squared_distance(q.x, q.y, q.z, q_.x, q_.y, q_.z)),
-            radius = std::sqrt(last_) + step;
-    return std::min(radius * radius * C(1.00001) + C(1e-36), kFinite);
+  /// A squared distance that holds k points for query q: as far as the farthest of those that finish() found for the
+  /// query before, which are `idx` in the cloud `xyz`.
+  template <class T>
+  C limit_from_last(Point<C> q, const T* xyz, const int32_t* idx) const {
+    if (last_ == std::numeric_limits<C>::infinity()) return kFinite;
+    C farthest = 0;
+    for (int64_t s = 0; s < k_; ++s) {
+      const Point<C> p = load_point(xyz, idx[s]);
+      farthest = std::max(farthest, squared_distance(p.x, p.y, p.z, q.x, q.y, q.z));
+    }
+    return std::min(farthest, kFinite);
   }
 
   /// The same for a first query: from the points around its place on the curve.
@@ -238,15 +243,18 @@ void nearest_neighbors(const opbridge::Call& call, const T* xyz, int64_t n, cons
       queries.reopen();
       const int64_t first = piece % pieces * kPiece, last = std::min(first + kPiece, queries.count);
       Nearest<C> nearest(k);
+      const int32_t* found = nullptr;  // for the query before
       for (int64_t i = first; i < last; ++i) {
         const Point<C> q = {queries.x[i], queries.y[i], queries.z[i]};
-        nearest.start(
-            q, i == first ? nearest.limit_from_curve(points, q, queries.key[i]) : nearest.limit_from_last(q));
+        int32_t* here = idx + (b * m + queries.id[i]) * k;
+        nearest.start(q, found == nullptr ? nearest.limit_from_curve(points, q, queries.key[i])
+                                          : nearest.limit_from_last(q, xyz + b * n * 3, found));
         const Tag<C> d;
         layout.tree.visit(
             q, [&](auto bounds) HWY_ATTR { return hn::Le(bounds, hn::Set(d, nearest.limit())); },
             [&](int64_t leaf) HWY_ATTR { nearest.look(points, leaf); });
-        nearest.finish(squared, idx + (b * m + queries.id[i]) * k, row(dist, b, queries.id[i]));
+        nearest.finish(squared, here, row(dist, b, queries.id[i]));
+        found = here;
       }
     }
   });

@@ -140,7 +140,7 @@ struct HilbertFrame {
   int bits = 8;
 
   HilbertFrame(const C* x, const C* y, const C* z, int64_t n) {
-    bits = n <= 65536 ? 8 : 10;
+    bits = n <= 16384 ? 7 : n <= 65536 ? 8 : 10;  // some cells for each point of a surface
     constexpr int64_t kSample = 256;
     const int64_t count = std::min(n, kSample);
     if (count == 0) return;
@@ -289,25 +289,26 @@ struct SortedPoints {
   }
 
  private:
-  // By the upper halves, 3 digits of `bits`; the array that holds the result.
+  // By the upper halves, 3 * bits of them, in two digits or, where those would be too many, three; the array that holds
+  // the result.
   static uint64_t* radix_sort(uint64_t* from, uint64_t* to, int64_t n, int bits) {
-    uint32_t next[3][1 << 10] = {};
-    const uint32_t digit = (1u << bits) - 1;
+    constexpr int kMostBits = 12, kMostDigits = 3;
+    const int digits = 3 * bits <= 2 * kMostBits ? 2 : kMostDigits, width = (3 * bits + digits - 1) / digits;
+    uint32_t next[kMostDigits][1 << kMostBits] = {};
+    const uint32_t mask = (1u << width) - 1;
     for (int64_t i = 0; i < n; ++i) {
       const uint32_t key = static_cast<uint32_t>(from[i] >> 32);
-      ++next[0][key & digit];
-      ++next[1][key >> bits & digit];
-      ++next[2][key >> 2 * bits & digit];
+      for (int digit = 0; digit < digits; ++digit) ++next[digit][key >> digit * width & mask];
     }
-    for (int pass = 0; pass < 3; ++pass) {
+    for (int digit = 0; digit < digits; ++digit) {
       uint32_t sum = 0;
-      for (uint32_t i = 0; i <= digit; ++i) {
-        const uint32_t here = next[pass][i];
-        next[pass][i] = sum;
+      for (uint32_t i = 0; i <= mask; ++i) {
+        const uint32_t here = next[digit][i];
+        next[digit][i] = sum;
         sum += here;
       }
-      const int shift = 32 + pass * bits;
-      for (int64_t i = 0; i < n; ++i) to[next[pass][from[i] >> shift & digit]++] = from[i];
+      const int shift = 32 + digit * width;
+      for (int64_t i = 0; i < n; ++i) to[next[digit][from[i] >> shift & mask]++] = from[i];
       std::swap(from, to);
     }
     return from;
@@ -334,10 +335,23 @@ struct PointTree {
     const auto frame = points.build(xyz, n, scratch, [](Point<C> p) { return is_finite(p.x, p.y, p.z); });
     int64_t count = padded(points.count) / kFan;
     for (int64_t b = 0; b < padded(count); ++b) boxes[0].set_empty(b);
-    for (int64_t i = 0; i < points.count; ++i) {
-      boxes[0].add(i / kFan, 0, points.x[i], points.x[i]);
-      boxes[0].add(i / kFan, 1, points.y[i], points.y[i]);
-      boxes[0].add(i / kFan, 2, points.z[i], points.z[i]);
+    const C* axes[3] = {points.x, points.y, points.z};
+    const int64_t whole = points.count / kFan;
+    const Tag<C> d;
+    for (int axis = 0; axis < 3; ++axis) {
+      for (int64_t b = 0; b < whole; ++b) {
+        auto low = hn::Load(d, axes[axis] + b * kFan), high = low;
+        for (int i = static_cast<int>(hn::Lanes(d)); i < kFan; i += static_cast<int>(hn::Lanes(d))) {
+          const auto v = hn::Load(d, axes[axis] + b * kFan + i);
+          low = hn::Min(low, v);
+          high = hn::Max(high, v);
+        }
+        boxes[0].lo[axis][b] = hn::GetLane(hn::MinOfLanes(d, low));
+        boxes[0].hi[axis][b] = hn::GetLane(hn::MaxOfLanes(d, high));
+      }
+      for (int64_t i = whole * kFan; i < points.count; ++i) {  // what follows is padding
+        boxes[0].add(whole, axis, axes[axis][i], axes[axis][i]);
+      }
     }
     for (levels = 1; count > kFan; ++levels) {
       const int64_t children = count;

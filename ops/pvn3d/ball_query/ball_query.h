@@ -16,7 +16,8 @@
 ///   B 0 or M 0 gives an empty output.
 /// Numerics: the squared distance in f32 (f64 for f64) decides, without fused multiply-add: CPU and CUDA agree
 ///   exactly.
-/// Memory: workspace about 80 N bytes a cloud (f32), none on CUDA; an output may not alias an input.
+/// Memory: workspace about 100 max(N, M) bytes a cloud (f32), and 8 sqrt(N nsample) for each of up to 32 groups of
+///   centres; none on CUDA; an output may not alias an input.
 /// Cost: O(N log N + M * hits) on even clouds; on CUDA O(M N) at worst, each centre ends when its slots are full.
 /// Errors: N = 0 with M > 0; shape, dtype or attribute outside this table.
 /// Source: PointNet++ (Qi et al. 2017), section 3.2; min_radius as mmcv. Differs from pytorch3d, which pads

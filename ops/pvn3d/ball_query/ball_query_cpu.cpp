@@ -122,20 +122,22 @@ inline int64_t piece_size(int64_t m) { return std::max<int64_t>(64, (m + kMostPi
 template <class C>
 struct BallLayout {
   PointTree<C> tree;
+  SortedPoints<C> centres;  // neighbours one after the other find the same points in the cache
   typename SortedPoints<C>::Scratch scratch;
   Arena hits;  // of one piece after the other
 
   BallLayout(void* workspace, int64_t b, int64_t n, int64_t m, int64_t k)
-      : BallLayout(Arena(static_cast<char*>(workspace) + b * size(n, m, k)), n) {}
+      : BallLayout(Arena(static_cast<char*>(workspace) + b * size(n, m, k)), n, m) {}
 
   static int64_t size(int64_t n, int64_t m, int64_t k) {
-    BallLayout layout(Arena(), n);
+    BallLayout layout(Arena(), n, m);
     for (int64_t piece = 0; piece * piece_size(m) < m; ++piece) const Hits measured(layout.hits, n, k);
     return static_cast<int64_t>(layout.hits.used());
   }
 
  private:
-  BallLayout(Arena a, int64_t n) : tree(a, n), scratch(a, n), hits(a) {}
+  BallLayout(Arena a, int64_t n, int64_t m)
+      : tree(a, n), centres(a, m), scratch(a, std::max(n, m)), hits(a) {}
 };
 
 template <class T, bool kRing>
@@ -149,45 +151,55 @@ void query_balls(const opbridge::Call& call) {
   const T *xyz = call.input<T>(0).data(), *centres = call.input<T>(1).data();
   int32_t* idx = call.output<int32_t>(0).data();
   int32_t* counts = call.has_output(1) ? call.output<int32_t>(1).data() : nullptr;
+  const auto finite = [](Point<C> p) { return is_finite(p.x, p.y, p.z); };
+  const auto finish_row = [&](int64_t i, int64_t count) {
+    std::fill(idx + i * k + count, idx + (i + 1) * k, count > 0 ? idx[i * k] : 0);
+    if (counts != nullptr) counts[i] = static_cast<int32_t>(count);
+  };
   call.parallel_for(clouds, 1, [&](int64_t begin, int64_t end) {
     for (int64_t b = begin; b < end; ++b) {
       BallLayout<C> layout(call.workspace(), b, n, m, k);
-      layout.tree.build(xyz + b * n * 3, n, layout.scratch);
+      const auto frame = layout.tree.build(xyz + b * n * 3, n, layout.scratch);
+      layout.centres.build(centres + b * m * 3, m, layout.scratch, finite, &frame);
+      if (layout.centres.count == m) continue;
+      for (int64_t i = b * m; i < (b + 1) * m; ++i) {
+        if (!finite(load_point(centres, i))) finish_row(i, 0);
+      }
     }
   });
   call.parallel_for(clouds * pieces, 1, [&](int64_t begin, int64_t end) {
     for (int64_t piece = begin; piece < end; ++piece) {
-      const int64_t b = piece / pieces, first = piece % pieces * size, last = std::min(first + size, m);
+      const int64_t b = piece / pieces;
       BallLayout<C> layout(call.workspace(), b, n, m, k);
       layout.tree.reopen();
+      layout.centres.reopen();
+      const int64_t first = piece % pieces * size, last = std::min(first + size, layout.centres.count);
       for (int64_t before = 0; before < piece % pieces; ++before) const Hits skipped(layout.hits, n, k);
       Hits hits(layout.hits, n, k);
       hits.prepare();
-      for (int64_t i = b * m + first; i < b * m + last; ++i) {
-        const Point<C> q = load_point(centres, i);
+      for (int64_t at = first; at < last; ++at) {
+        const Point<C> q = {layout.centres.x[at], layout.centres.y[at], layout.centres.z[at]};
+        const int64_t i = b * m + layout.centres.id[at];
         int32_t* row = idx + i * k;
         int64_t count = 0;
-        if (is_finite(q.x, q.y, q.z)) {
-          const Tag<C> d;
-          hits.start();
-          layout.tree.visit(
-              q, [&](auto bounds) HWY_ATTR { return hn::Lt(bounds, hn::Set(d, radius2)); },
-              [&](int64_t leaf) HWY_ATTR {
-                if (!hits.crowded()) hits.look<kRing>(layout.tree.points, leaf, q, min_radius2, radius2);
-              });
-          if (!hits.crowded()) {
-            count = hits.finish(row);
-          } else {
-            for (int64_t j = 0; j < n && count < k; ++j) {
-              const Point<C> p = load_point(xyz, b * n + j);
-              if (ball_query::inside(squared_distance(p.x, p.y, p.z, q.x, q.y, q.z), min_radius2, radius2)) {
-                row[count++] = static_cast<int32_t>(j);
-              }
+        const Tag<C> d;
+        hits.start();
+        layout.tree.visit(
+            q, [&](auto bounds) HWY_ATTR { return hn::Lt(bounds, hn::Set(d, radius2)); },
+            [&](int64_t leaf) HWY_ATTR {
+              if (!hits.crowded()) hits.look<kRing>(layout.tree.points, leaf, q, min_radius2, radius2);
+            });
+        if (!hits.crowded()) {
+          count = hits.finish(row);
+        } else {
+          for (int64_t j = 0; j < n && count < k; ++j) {
+            const Point<C> p = load_point(xyz, b * n + j);
+            if (ball_query::inside(squared_distance(p.x, p.y, p.z, q.x, q.y, q.z), min_radius2, radius2)) {
+              row[count++] = static_cast<int32_t>(j);
             }
           }
         }
-        std::fill(row + count, row + k, count > 0 ? row[0] : 0);
-        if (counts != nullptr) counts[i] = static_cast<int32_t>(count);
+        finish_row(i, count);
       }
     }
   });

@@ -1,11 +1,14 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "common/caches.h"
 #include "l2_normalize/l2_normalize.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "l2_normalize/l2_normalize_cpu.cpp"
 #include "common/simd.h"
+// After it, always.
+#include "hwy/cache_control.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace pvn3d::HWY_NAMESPACE {
@@ -40,42 +43,67 @@ HWY_INLINE hn::Vec<D64> load(const T* x) {
   }
 }
 template <class T>
-HWY_INLINE void store(hn::Vec<D64> v, T* y) {
+HWY_INLINE void store(hn::Vec<D64> v, bool stream, T* y) {
   if constexpr (std::is_same_v<T, double>) {
     hn::StoreU(v, D64(), y);
   } else {
     const hn::Rebind<float, D64> narrow;
-    hn::StoreU(hn::DemoteTo(narrow, v), narrow, y);
+    if (stream) {
+      hn::Stream(hn::DemoteTo(narrow, v), narrow, y);
+    } else {
+      hn::StoreU(hn::DemoteTo(narrow, v), narrow, y);
+    }
   }
 }
 
-// One contiguous vector of f32 or f64.
+// Whether rows of `length` from y on can be written past the caches, and should be.
 template <class T>
-HWY_INLINE void normalize_row(const T* x, int64_t length, double eps, T* y) {
+bool streams(const T* y, int64_t length, int64_t count) {
+  constexpr size_t kBytes = hn::MaxLanes(hn::Rebind<float, D64>()) * sizeof(float);
+  return std::is_same_v<T, float> && kBytes >= 16 &&
+         outgrows_caches(count * static_cast<int64_t>(sizeof(T))) &&
+         length % l2_normalize::kPartialSums == 0 && reinterpret_cast<uintptr_t>(y) % kBytes == 0;
+}
+
+// Contiguous vectors of f32 or f64, one after the other; several at a time hide each other's latencies.
+template <int kRows, class T>
+HWY_INLINE void normalize_rows(const T* x, int64_t length, double eps, bool stream, T* y) {
   constexpr int64_t kSums = l2_normalize::kPartialSums;
   const D64 d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d)), whole = length / kSums * kSums;
-  constexpr int kVectors =
-      static_cast<int>(kSums / hn::MaxLanes(D64()));  // independent sums, to hide the latency
-  hn::Vec<D64> partial[kVectors];
-  for (auto& sum : partial) sum = hn::Zero(d);
+  constexpr int kVectors = static_cast<int>(kSums / hn::MaxLanes(D64()));
+  hn::Vec<D64> partial[kRows][kVectors];
+  for (auto& row : partial) {
+    for (auto& sum : row) sum = hn::Zero(d);
+  }
   for (int64_t i = 0; i < whole; i += kSums) {
-    for (int k = 0; k < kVectors; ++k) {
-      const auto v = load(x + i + k * lanes);
-      partial[k] = hn::Add(partial[k], hn::Mul(v, v));
+    for (int r = 0; r < kRows; ++r) {
+      for (int k = 0; k < kVectors; ++k) {
+        const auto v = load(x + r * length + i + k * lanes);
+        partial[r][k] = hn::Add(partial[r][k], hn::Mul(v, v));
+      }
     }
   }
-  HWY_ALIGN double sums[kSums];
-  for (int k = 0; k < kVectors; ++k) hn::Store(partial[k], d, sums + k * lanes);
-  for (int64_t i = whole; i < length; ++i)
-    sums[i - whole] += static_cast<double>(x[i]) * static_cast<double>(x[i]);
-  const double scale = l2_normalize::scale(l2_normalize::sum_tree(sums), eps);
-  const auto factor = hn::Set(d, scale);
-  int64_t i = 0;
-  for (; i < whole; i += kSums) {
-    for (int k = 0; k < kVectors; ++k) store(hn::Mul(load(x + i + k * lanes), factor), y + i + k * lanes);
+  double scale[kRows];
+  for (int r = 0; r < kRows; ++r) {
+    HWY_ALIGN double sums[kSums];
+    for (int k = 0; k < kVectors; ++k) hn::Store(partial[r][k], d, sums + k * lanes);
+    for (int64_t i = whole; i < length; ++i) {
+      const double v = static_cast<double>(x[r * length + i]);
+      sums[i - whole] += v * v;
+    }
+    scale[r] = l2_normalize::scale(l2_normalize::sum_tree(sums), eps);
   }
-  for (; i < length; ++i) y[i] = static_cast<T>(static_cast<double>(x[i]) * scale);
+  for (int r = 0; r < kRows; ++r, x += length, y += length) {
+    const auto factor = hn::Set(d, scale[r]);
+    int64_t i = 0;
+    for (; i < whole; i += kSums) {
+      for (int k = 0; k < kVectors; ++k) {
+        store(hn::Mul(load(x + i + k * lanes), factor), stream, y + i + k * lanes);
+      }
+    }
+    for (; i < length; ++i) y[i] = static_cast<T>(static_cast<double>(x[i]) * scale[r]);
+  }
 }
 
 // Several rows of three f32 at a time; returns how many rows it did.
@@ -113,8 +141,14 @@ void l2_normalize_cpu(const opbridge::Call& call) {
             if (s.length == 3)
               begin += normalize_triples(input + 3 * begin, end - begin, eps, output + 3 * begin);
           }
-          for (int64_t v = begin; v < end; ++v)
-            normalize_row(input + v * s.length, s.length, eps, output + v * s.length);
+          constexpr int kRows = 4;
+          const bool stream = streams(output, s.length, s.outer * s.length);
+          const auto at = [&](auto* p) { return p + begin * s.length; };
+          for (; begin + kRows <= end; begin += kRows) {
+            normalize_rows<kRows>(at(input), s.length, eps, stream, at(output));
+          }
+          for (; begin < end; ++begin) normalize_rows<1>(at(input), s.length, eps, stream, at(output));
+          if (stream) hwy::FlushStream();
           return;
         }
       }
