@@ -1,5 +1,5 @@
 #include "common/exp.h"
-#include "common/mean_shift_cuda.h"
+#include "common/mean_shift.cuh"
 
 namespace pvn3d {
 

@@ -1,5 +1,5 @@
 #include "axis_angle_to_rotation.h"
-#include "common/rotations_cuda.h"
+#include "common/rotations.cuh"
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include "common/rotations_cuda.h"
+#include "common/rotations.cuh"
 #include "euler_to_rotation.h"
 
 namespace {

@@ -1,4 +1,4 @@
-#include "common/mean_shift_cuda.h"
+#include "common/mean_shift.cuh"
 #include "pvn3d_pose_solve.h"
 
 namespace {

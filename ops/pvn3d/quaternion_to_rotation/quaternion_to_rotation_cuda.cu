@@ -1,4 +1,4 @@
-#include "common/rotations_cuda.h"
+#include "common/rotations.cuh"
 #include "quaternion_to_rotation.h"
 
 namespace {

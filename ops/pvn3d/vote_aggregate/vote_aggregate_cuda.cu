@@ -1,4 +1,4 @@
-#include "common/mean_shift_cuda.h"
+#include "common/mean_shift.cuh"
 #include "vote_aggregate.h"
 
 namespace {
