@@ -57,7 +57,10 @@ def compare(
     wrong = next((u for u in units.values() if u not in ("m", "cm", "mm")), None)
     if wrong is not None:
         raise InvalidArgumentError(f"units are m, cm or mm, got {wrong!r}")
-    libraries = list(_library._libraries.values()) if libraries is None else libraries
+    if libraries is None:
+        libraries = list(_library._libraries.values())
+    elif isinstance(libraries, (str, os.PathLike, _library.Library)):
+        libraries = [libraries]
     say = _Progress(progress)
     with say:
         second = onnx_trace.Model(onnx_model, libraries, optimize)

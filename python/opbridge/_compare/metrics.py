@@ -61,7 +61,7 @@ def compare(actual, expected, *, tolerance=None, kind=None, unit="m", geometry=N
     """A Difference of two arrays. `kind`: as in Difference, by default what the tensors look like. `unit`: of a
     translation. `geometry`: what tells a tie from a wrong index, see geometry.explain()."""
     actual, expected = np.asarray(actual), np.asarray(expected)
-    wrong = Difference(equal=False, error=np.inf, max=np.inf, mean=np.inf, relative=np.inf, cosine=np.nan)
+    wrong = incomparable("")
     if actual.shape != expected.shape:
         wrong.problem = f"has shape {list(actual.shape)}, not {list(expected.shape)}"
         return wrong
@@ -94,6 +94,14 @@ def compare(actual, expected, *, tolerance=None, kind=None, unit="m", geometry=N
         distances = np.sqrt(np.nansum((a - e) ** 2, -1)) if e.size else np.zeros(1)
         result.details["millimetres"] = float(distances.max() * _UNITS[unit])
     return result
+
+
+def incomparable(problem):
+    """The Difference of what cannot be compared."""
+    inf = float("inf")
+    return Difference(
+        equal=False, error=inf, max=inf, mean=inf, relative=inf, cosine=float("nan"), problem=problem
+    )
 
 
 def is_floating(array):
