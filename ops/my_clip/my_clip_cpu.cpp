@@ -36,6 +36,14 @@ void with_bounds(const Tensor<const T>& min, const Tensor<const T>& max, const B
     body(no, lo, no, hi);
 }
 
+template <class T>
+bool is_nan(T v) {
+  if constexpr (std::is_integral_v<T>)
+    return false;
+  else
+    return v != v;
+}
+
 void clip(const Call& call) {
   dispatch<f16, bf16, float, double, int32_t, int64_t>(call.input_dtype(0), [&](auto zero) {
     using T = decltype(zero);
@@ -45,7 +53,7 @@ void clip(const Call& call) {
       const int64_t count = call.input<T>(0).count();
       // Compilers make vector instructions of these comparisons, but not of at_least() and at_most(), from which they
       // differ only where a bound is NaN.
-      if ((min == min) & (max == max)) {
+      if (!is_nan(min) && !is_nan(max)) {
         fill(call, y, count, [=](int64_t i) {
           T v = x[i];
           if constexpr (use_min) v = v < min ? min : v;
