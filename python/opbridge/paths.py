@@ -33,7 +33,9 @@ def command_path():
     in $OPBRIDGE_BUILD/bin (build/release/bin). Raises LoadError."""
     candidates = [Path(sysconfig.get_path("scripts")) / "opbridge"]
     if (_SOURCE_TREE / "include" / "opbridge" / "abi.h").exists():
-        candidates.insert(0, _SOURCE_TREE / os.environ.get("OPBRIDGE_BUILD", "build/release") / "bin" / "opbridge")
+        candidates.insert(
+            0, _SOURCE_TREE / os.environ.get("OPBRIDGE_BUILD", "build/release") / "bin" / "opbridge"
+        )
     for path in candidates:
         if path.exists():
             return str(path)
