@@ -23,7 +23,8 @@ class Emulation : public testing::TestWithParam<const char*> {
   Call call_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Orders, Emulation, testing::Values("forward", "reverse", "shuffled:1", "shuffled:2"),
+INSTANTIATE_TEST_SUITE_P(Orders, Emulation,
+                         testing::Values("forward", "reverse", "warps", "shuffled:1", "shuffled:2"),
                          [](const auto& i) {
                            std::string name = i.param;
                            for (char& c : name) c = c == ':' ? '_' : c;
@@ -140,6 +141,17 @@ TEST(EmulationOrder, ShowsAMissingBarrier) {
     results.push_back(y);
   }
   EXPECT_NE(results[0], results[1]);
+  settings() = saved;
+}
+
+TEST(EmulationOrder, OfWarpsShowsAMissingBarrierBehindAWarpFunction) {
+  const auto saved = settings();
+  settings().order = "warps";
+  std::vector<int> right(64), wrong(64);
+  launch<kernels::exchange_kernel<true>>(Call(), {1, 64}, right.data());
+  EXPECT_EQ(right, std::vector<int>(64, 16 * 2 + 4));
+  launch<kernels::exchange_kernel<false>>(Call(), {1, 64}, wrong.data());
+  EXPECT_NE(wrong, right);
   settings() = saved;
 }
 

@@ -69,6 +69,21 @@ __global__ void reverse_kernel(const int* x, int* y) {
   y[opbridge::thread_index()] = values[blockDim.x - 1 - threadIdx.x];
 }
 
+/// Two warps exchange numbers, twice: 1 and 1, then 2 and 2. Without the second barrier a warp may write its second number
+/// before the other has read its first.
+template <bool barrier>
+__global__ void exchange_kernel(int* out) {
+  __shared__ int of_warp[2];
+  int sums = 0;
+  for (int round = 1; round <= 2; ++round) {
+    if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = round;
+    __syncthreads();
+    sums = 16 * sums + __shfl_sync(0xffffffffu, of_warp[0] + of_warp[1], 0);
+    if (barrier) __syncthreads();
+  }
+  out[threadIdx.x] = sums;
+}
+
 /// Every index of a three-dimensional grid once.
 __global__ void indices_kernel(int* out) {
   const unsigned block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);

@@ -157,8 +157,8 @@ class PointsCuda : public testing::Test {
   // `what` is for a failure's message.
   void expect_equal(const char* op, const Attributes& attributes, const Inputs& inputs, size_t outputs,
                     const std::string& what, size_t offset = 0) {
-    static constexpr const char* kOrders[] = {"forward", "reverse", "shuffled:3"};
-    settings().order = kOrders[++calls_ % 3];
+    static constexpr const char* kOrders[] = {"forward", "warps", "reverse", "shuffled:3"};
+    settings().order = kOrders[++calls_ % 4];
     const Node cpu_node(library_, op, attributes), cuda_node(emulated_, op, attributes);
     const std::vector<Tensor> cpu = cpu_node.run_on_cpu(inputs, outputs),
                               cuda = CudaCall(cuda_node, inputs, outputs, offset).run(stream_);

@@ -105,7 +105,11 @@ class Worker {
  public:
   Worker(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& thread,
          const std::string& order)
-      : grid_(grid), thread_(thread), reverse_(order == "reverse"), shared_bytes_(shared_bytes) {
+      : grid_(grid),
+        thread_(thread),
+        reverse_(order == "reverse"),
+        by_warps_(order == "warps"),
+        shared_bytes_(shared_bytes) {
     const unsigned n = block.x * block.y * block.z;
     if (order.rfind("shuffled", 0) == 0) {
       shuffled_ = true;
@@ -144,11 +148,18 @@ class Worker {
     if (shuffled_) std::shuffle(turn_.begin(), turn_.end(), random_);
     while (alive_ > 0) {
       bool moved = false;
-      for (const unsigned i : turn_) {
-        if (fibres_[i].state != State::kRunnable) continue;
-        moved = true;
-        resume(fibres_[i]);
-        if (!fault_.empty()) throw Fault{fault_};
+      bool again = false;  // the warp can go on
+      for (size_t t = 0; t < turn_.size(); ++t) {
+        Fibre& f = fibres_[turn_[t]];
+        if (f.state == State::kRunnable) {
+          moved = again = true;
+          resume(f);
+          if (!fault_.empty()) throw Fault{fault_};
+        }
+        if (by_warps_ && (t % kWarp == kWarp - 1 || t + 1 == turn_.size())) {
+          if (again) t = t / kWarp * kWarp - 1;
+          again = false;
+        }
       }
       if (!moved) throw Fault{stuck()};
     }
@@ -338,7 +349,7 @@ class Worker {
 
   dim3 grid_;
   const std::function<void()>& thread_;
-  bool reverse_, shuffled_ = false;
+  bool reverse_, by_warps_, shuffled_ = false;
   std::mt19937 random_;
   size_t shared_bytes_;
   std::vector<Fibre> fibres_;

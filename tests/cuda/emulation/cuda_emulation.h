@@ -104,7 +104,8 @@ namespace opbridge::emulation {
 /// The machine that is pretended to be there, and how it runs threads.
 struct Settings {
   /// "forward", "reverse" or "shuffled:<seed>": how the threads of a block, between two barriers, and the
-  /// blocks follow each other. At first what OPBRIDGE_EMULATION_ORDER says.
+  /// blocks follow each other; "warps": each warp goes on up to a barrier of the block, or its end, before the next
+  /// one does. At first what OPBRIDGE_EMULATION_ORDER says.
   std::string order;
   unsigned cpu_threads = 0;  // blocks at the same time; 0: as many as the machine has
   bool dry_run = false;      // launches are checked and logged, but not run
