@@ -156,7 +156,7 @@ def arrays_of(operator, name, inputs, attributes, outputs=None, tolerance=None):
         )
     for k, x in (outputs or {}).items():
         yield f"{key}/out/{k}", np.array(x, order="C")
-        yield f"{key}/tolerance/{k}", np.array(tolerance(k, x.dtype))
+        yield f"{key}/tolerance/{k}", np.array(tolerance(k, x.dtype), np.float64)
 
 
 def every_case():
