@@ -8,7 +8,15 @@ import sys
 
 import numpy as np
 
-TYPES = {"float": "f4", "double": "f8", "float16": "f2", "int32": "i4", "int64": "i8", "bool": "?"}
+TYPES = {
+    "float": "f4",
+    "double": "f8",
+    "float16": "f2",
+    "int32": "i4",
+    "int64": "i8",
+    "bool": "?",
+    "string": "U",
+}
 
 
 def feed(argument, given):
@@ -17,6 +25,8 @@ def feed(argument, given):
     if argument.name in given:
         return np.asarray(given[argument.name], dtype)
     shape = [d if isinstance(d, int) else given.get("*", 2) for d in argument.shape]
+    if dtype == "U":
+        return np.full(shape, "Text")
     return np.random.default_rng(0).uniform(0, 1, shape).astype(dtype)
 
 

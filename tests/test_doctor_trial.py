@@ -5,6 +5,7 @@ doctor must name the true cause, and nothing that is not true."""
 
 import json
 import os
+import random
 import re
 import subprocess
 import sys
@@ -136,3 +137,39 @@ def test_no_false_alarm(project, tmp_path):
     code, report = doctor(made(project.make, tmp_path))
     alarms = [f for f in report["findings"] if f["severity"] in ("error", "warning")]
     assert (code, alarms) == (0, [])
+
+
+def damaged(data, rng):
+    """The bytes of a file, cut short, with random bytes in its head or anywhere, or with a block of zeros."""
+    data = bytearray(data)
+    at = rng.randrange(len(data))
+    kind = rng.choice(["cut", "head", "anywhere", "zeros"])
+    if kind == "cut":
+        del data[at:]
+    elif kind == "zeros":
+        data[at : at + 500] = bytes(len(data[at : at + 500]))
+    else:
+        for _ in range(4):
+            data[rng.randrange(len(data) if kind == "anywhere" else min(len(data), 512))] = rng.randrange(256)
+    return bytes(data)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_damaged_files_get_an_answer(seed, tmp_path):
+    """A damaged model, a damaged opbridge library, a damaged foreign one that is run: doctor neither crashes nor
+    hangs."""
+    rng = random.Random(seed)
+    model = doctor_trial.points_model(tmp_path / "good.onnx")
+    bad_model = tmp_path / "bad.onnx"
+    bad_model.write_bytes(damaged(model.read_bytes(), rng))
+    bad_library = tmp_path / "libbad.so"
+    bad_library.write_bytes(damaged(doctor_trial.PVN3D.read_bytes(), rng))
+    bad_foreign = tmp_path / "libforeign.so"
+    bad_foreign.write_bytes(damaged(doctor_trial.foreign(tmp_path / "libgood.so").read_bytes(), rng))
+    for project in (
+        Project(bad_model, [doctor_trial.PVN3D]),
+        Project(model, [bad_library]),
+        Project(model, [bad_foreign], load=True),
+    ):
+        code, report = doctor(project)
+        assert (code == 1) == bool(report["errors"])
