@@ -369,7 +369,7 @@ def torch_extension(tmp):
 @case(
     "The library was cut short while it was copied.",
     r"file too short|the process ends",
-    [r"libpvn3d_custom_op\.so", r"(?i)truncat|cut|short|incomplete|ends"],
+    [r"libpvn3d_custom_op\.so", r"(?i)truncated|cut|short|incomplete|ends"],
     code="library-not-elf",
 )
 def library_cut_short(tmp):
@@ -608,13 +608,13 @@ def same_as_the_default(project, ask):
 
 
 @case(
-    "The attribute is misspelt, 'bandwith': ONNX Runtime ignores it, and the default is used.",
+    "The attribute is misspelt, 'band_width': ONNX Runtime ignores it, and the default is used.",
     same_as_the_default,
-    [r"VoteAggregate", r"bandwith", r"bandwidth"],
+    [r"VoteAggregate", r"band_width", r"bandwidth"],
     code="operator-attribute-unknown",
 )
 def misspelt_attribute(tmp):
-    return Project(vote_model(tmp / "m.onnx", bandwith=0.3), [PVN3D])
+    return Project(vote_model(tmp / "m.onnx", band_width=0.3), [PVN3D])
 
 
 @case(
@@ -1147,7 +1147,7 @@ def model_is_a_web_page(tmp):
 @case(
     "The file of weights was cut short while it was copied.",
     r"model\.onnx\.data|(?i:external|out of bounds)",
-    [r"model\.onnx\.data", r"(?i)short|truncat|cut|bytes"],
+    [r"model\.onnx\.data", r"(?i)short|truncated|cut|bytes"],
     code="model-weights-short",
 )
 def weights_cut_short(tmp):
