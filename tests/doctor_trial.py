@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -330,7 +329,6 @@ class Case:
     says: tuple
     exit: int = 1
     code: str = ""  # alternatives with |; empty: any but session-fails
-    missed: str = ""  # why doctor does not name it yet
     also: tuple = ()  # codes of other findings that are true as well
 
 
@@ -1208,14 +1206,13 @@ def old_string_abi(tmp):
 class Healthy:
     name: str
     make: object
-    false_alarm: str = ""  # what doctor says of it still
 
 
 HEALTHY = []
 
 
-def healthy(make, false_alarm=""):
-    HEALTHY.append(Healthy(make.__name__, make, false_alarm))
+def healthy(make):
+    HEALTHY.append(Healthy(make.__name__, make))
     return make
 
 
@@ -1272,7 +1269,7 @@ def foreign_library(tmp):
     return Project(foreign_model(tmp / "m.onnx"), [foreign(tmp / "libacme.so")], load=True)
 
 
-@partial(healthy, false_alarm="library-undefined-symbol with --load: in Python it works")
+@healthy
 def onnxruntime_extensions(tmp):
     library = shipped("onnxruntime_extensions/_extensions_pydll*.so")
     nodes = [node("Inverse", "x", "y", "ai.onnx.contrib")]
@@ -1292,7 +1289,7 @@ def old_model(tmp):
     return Project(Path(onnxruntime.__file__).parent / "datasets/sigmoid.onnx")
 
 
-@partial(healthy, false_alarm="session-fails: the runner knows no strings, ONNX Runtime does")
+@healthy
 def text_model(tmp):
     """Text in, text out, as in the models of tokenizers."""
     nodes = [node("Reshape", "x shape", "y")]

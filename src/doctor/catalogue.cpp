@@ -126,7 +126,7 @@ const std::vector<Entry> kCatalogue = {
      "The model's opset is newer than this ONNX Runtime knows.",
      "Take a newer ONNX Runtime, or export with a lower opset_version, or "
      "onnx.version_converter.convert_version."},
-    {"model-opset-missing", E, "No opset import for domain ''",
+    {"model-opset-missing", W, "No opset import for domain ''",
      "The model imports no version of ONNX's own operators but uses them.",
      "Add it: m.opset_import.append(onnx.helper.make_opsetid('', N))."},
     {"model-domain-version", W, "Current official support for domain ... is till opset 1000; loads and runs",

@@ -278,7 +278,9 @@ void probe_registration(const Options& options, const RuntimeFacts& runtime, std
                  "the process " + outcome.crash + " in " +
                      (stage.is_null() ? "a child" : stage.get<std::string>()) + said(outcome.printed));
     } else if (!outcome.error.empty()) {
-      report.add("library-undefined-symbol", library.path, outcome.error);
+      library.usable = false;
+      if (!report.has("library-needs-python"))
+        report.add("library-undefined-symbol", library.path, outcome.error);
     } else if (!outcome.last("refused").is_null()) {
       const std::string text = outcome.last("refused");
       report.add(text.find("API ") != std::string::npos && text.find("newer") != std::string::npos
@@ -334,7 +336,8 @@ void probe_session(const Options& options, const RuntimeFacts& runtime, const st
       },
       kPatience);
   if (!outcome.last("warnings").is_null()) report.facts["session_warnings"] = outcome.last("warnings");
-  if (outcome.ok()) return;
+  // What opbridge's own runner cannot hold, such as strings, says nothing about ONNX Runtime.
+  if (outcome.ok() || outcome.error.find("the runner handles tensors of") != std::string::npos) return;
   if (!outcome.crash.empty()) {
     report.add("runtime-crashes", options.model,
                "the process " + outcome.crash + " while ONNX Runtime " + runtime.version +
