@@ -122,7 +122,8 @@ def my_clip_cases(c):
                 None if high is None else high.shape,
                 x.ndim,
             )
-            c.add(f"my_clip {dtype}: {case['name']}", model, feeds, forward.expected(case))
+            name = case["name"].removesuffix(f"_{x.dtype.name}")
+            c.add(f"my_clip {dtype}: {name}", model, feeds, forward.expected(case))
     x, gy = (
         np.array([[-3, -2, 0], [1, 3, np.nan]], np.float32),
         np.arange(1, 7, dtype=np.float32).reshape(2, 3),
