@@ -467,7 +467,7 @@ def _(tmp):
 
 @provoke("model-name-missing")
 def _(tmp):
-    return chain(tmp, ("Relu", ["x"], ["hidden"], "first"), ("Neg", ["hiden"], ["y"], "second"))
+    return chain(tmp, ("Relu", ["x"], ["hidden"], "first"), ("Neg", ["hidden_"], ["y"], "second"))
 
 
 @provoke("model-static-shape")
