@@ -18,6 +18,11 @@
 #include "runner/proto.h"
 
 namespace opbridge {
+#if defined(__SANITIZE_ADDRESS__)
+// ONNX Runtime keeps some things until the process ends.
+extern "C" const char* __lsan_default_suppressions() { return "leak:libonnxruntime.so\n"; }
+#endif
+
 namespace {
 
 namespace fs = std::filesystem;
