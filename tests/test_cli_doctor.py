@@ -891,6 +891,18 @@ __attribute__((constructor)) static void run(void) {{ fclose(fopen("{trace}", "w
     assert trace.exists()
 
 
+def test_each_library_is_judged_by_itself(tmp_path):
+    """What is wrong with the first does not hide what is wrong with the second."""
+    (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
+    first = PROVOKE["library-torch-extension"](tmp_path / "a")
+    second = PROVOKE["library-dependency-missing"](tmp_path / "b")
+    found = {(f["code"], f["subject"]) for f in doctor(*first, *second)["findings"]}
+    assert {
+        ("library-torch-extension", str(first[1])),
+        ("library-dependency-missing", str(second[1])),
+    } <= found
+
+
 def test_foreign_operators_are_known_after_load(tmp_path):
     library = compile_library(tmp_path, foreign(ADD))
     report = doctor(save(twice("twice"), tmp_path), "--library", library, "--load")

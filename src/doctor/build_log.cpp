@@ -65,7 +65,7 @@ void check_build_log(const std::string& path, Report& report) {
     return all;
   }();
   std::map<std::string, int> seen;
-  std::string first_unknown;
+  std::string first_unknown, first_line;
   int number = 0;
   for (std::string line; std::getline(log, line);) {
     ++number;
@@ -81,14 +81,14 @@ void check_build_log(const std::string& path, Report& report) {
       if (++seen[code] == 1) report.add(code, where, line);
     } else if (first_unknown.empty() && is_error(line)) {
       first_unknown = where;
-      if (seen.empty()) report.facts["first_error"] = line;
+      first_line = line;
     }
   }
   if (!seen.empty()) return;
   if (first_unknown.empty())
     report.add("build-log-clean", path, "no line of " + std::to_string(number) + " is an error");
   else
-    report.add("build-log-unknown", first_unknown, report.facts["first_error"].get<std::string>());
+    report.add("build-log-unknown", first_unknown, first_line);
 }
 
 }  // namespace opbridge::doctor

@@ -51,7 +51,8 @@ struct Report {
   nlohmann::ordered_json facts;   // "runtime", "libraries", "model", "environment": what was looked at
 
   void add(const std::string& code, std::string subject, std::string evidence, std::string fix = {});
-  bool has(const std::string& code) const;
+  /// Whether there is such a finding about `subject`.
+  bool has(const std::string& code, const std::string& subject) const;
   int count(Severity severity) const;
   /// "works", "works, but ..." or "will not work": with numbers.
   std::string verdict() const;

@@ -15,13 +15,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-std::vector<int> numbers(const std::string& version) {
-  std::vector<int> n;
-  std::stringstream stream(version);
-  for (std::string part; std::getline(stream, part, '.');) n.push_back(std::atoi(part.c_str()));
-  return n;
-}
-
 std::string environment(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;
@@ -100,8 +93,8 @@ void check_python(const Options& options, const RuntimeFacts& runtime, Report& r
         "Python has onnxruntime " + version + ", this looked at " + runtime.version + " (" + runtime.path +
             ")",
         "--ort " + (site / "onnxruntime").string() + ", or pip install onnxruntime==" + runtime.version);
-  if (packages.count("numpy") != 0 && numbers(packages["numpy"])[0] >= 2 &&
-      numbers(version) < numbers("1.19"))
+  if (packages.count("numpy") != 0 && version_numbers(packages["numpy"])[0] >= 2 &&
+      version_numbers(version) < version_numbers("1.19"))
     report.add("python-numpy-2", site.string(),
                "onnxruntime " + version + " with numpy " + packages["numpy"]);
   if (packages.count("opbridge") != 0 && packages["opbridge"] != OPBRIDGE_VERSION)
@@ -189,7 +182,7 @@ void check_cuda(const RuntimeFacts& runtime, const std::vector<Library>& librari
       continue;
     }
     const std::string toolkit = cuda.value("toolkit", "0");
-    if (driver.cuda > 0 && numbers(toolkit)[0] > driver.cuda / 1000)
+    if (driver.cuda > 0 && version_numbers(toolkit)[0] > driver.cuda / 1000)
       report.add(
           "driver-too-old", library.path,
           "it was built with CUDA " + toolkit + ", the driver serves up to " + version_text(driver.cuda));

@@ -48,6 +48,22 @@ struct RuntimeFacts {
   int max_ir = 0, max_opset = 0;  // 0: could not be learnt
 };
 
+inline bool starts_with(const std::string& text, const std::string& start) {
+  return text.rfind(start, 0) == 0;
+}
+
+/// "1.21.3" -> {1, 21, 3}; these compare as versions do.
+std::vector<int> version_numbers(const std::string& version);
+
+/// What a file is instead of what it should be.
+struct Format {
+  const char* code = nullptr;  // of the finding; null where nothing is wrong
+  std::string what, fix;       // fix may be empty: the catalogue's
+};
+
+/// Of files that are neither a library nor a model, `code`: empty, a Git LFS pointer, a web page.
+Format format_of_neither(const std::string& bytes, const char* code);
+
 /// Where the dynamic loader finds `name` for `file`, or empty.
 std::string find_dependency(const std::string& name, const std::string& file, const ElfFacts& elf);
 

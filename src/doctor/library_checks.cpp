@@ -46,28 +46,26 @@ std::string some_of(const std::vector<std::string>& items, size_t shown) {
 
 namespace {
 
-bool starts_with(const std::string& text, const std::string& start) { return text.rfind(start, 0) == 0; }
-
-// What a file that is no shared library is instead.
-std::string format_of(const std::string& bytes) {
-  if (bytes.empty()) return "it is empty";
-  if (starts_with(bytes, "version https://git-lfs")) return "it is a Git LFS pointer: run git lfs pull";
-  if (starts_with(bytes, "!<arch>\n")) return "it is a static archive (.a)";
-  if (starts_with(bytes, "MZ")) return "it is a Windows library (.dll)";
-  if (starts_with(bytes, "PK\x03\x04")) return "it is a ZIP archive (a wheel, or a model saved by PyTorch?)";
+// What a file that does not start as an ELF file does is instead.
+Format format_of(const std::string& bytes) {
+  const Format neither = format_of_neither(bytes, "library-not-elf");
+  if (neither.code != nullptr) return neither;
+  if (starts_with(bytes, "!<arch>\n")) return {"library-not-shared", "it is a static archive (.a)", ""};
+  if (starts_with(bytes, "MZ")) return {"library-platform", "it is a Windows library (.dll)", ""};
   static constexpr const char* kMach[] = {"\xcf\xfa\xed\xfe", "\xce\xfa\xed\xfe", "\xca\xfe\xba\xbe"};
   for (const char* magic : kMach) {
-    if (starts_with(bytes, magic)) return "it is a macOS library (.dylib)";
+    if (starts_with(bytes, magic)) return {"library-platform", "it is a macOS library (.dylib)", ""};
   }
+  const auto other = [](const char* what) { return Format{"library-not-elf", what, ""}; };
+  if (starts_with(bytes, "PK\x03\x04"))
+    return other("it is a ZIP archive (a wheel, or a model saved by PyTorch?)");
   if (starts_with(bytes, "/* GNU ld script") || starts_with(bytes, "INPUT(") || starts_with(bytes, "GROUP("))
-    return "it is a linker script, not the library itself";
+    return other("it is a linker script, not the library itself");
   const std::string head = bytes.substr(0, 256);
-  if (head.find("<html") != std::string::npos || head.find("<!DOCTYPE") != std::string::npos)
-    return "it is a web page (a download that went wrong?)";
   const bool text = std::all_of(head.begin(), head.end(), [](unsigned char c) {
     return c >= 32 || c == '\n' || c == '\r' || c == '\t';
   });
-  return text ? "it is text" : "it does not start as an ELF file does";
+  return other(text ? "it is text" : "it does not start as an ELF file does");
 }
 
 std::string demangled(const std::string& symbol) {
@@ -164,20 +162,11 @@ bool is_torch(const std::string& needed) {
 
 std::string version_number(const std::string& version) { return version.substr(version.rfind('_') + 1); }
 
-bool newer(const std::string& a, const std::string& b) {
-  const auto numbers = [](const std::string& v) {
-    std::vector<int> n;
-    for (const std::string& part : split(v, '.')) n.push_back(std::atoi(part.c_str()));
-    return n;
-  };
-  return numbers(a) > numbers(b);
-}
-
 // Symbol versions that this machine's own C and C++ libraries lack.
 void check_system_versions(const Library& library, Report& report) {
   for (const std::string& needed : library.file.elf.needed_versions) {
     if (starts_with(needed, "GLIBC_") && needed != "GLIBC_PRIVATE" &&
-        newer(version_number(needed), gnu_get_libc_version())) {
+        version_numbers(version_number(needed)) > version_numbers(gnu_get_libc_version())) {
       report.add("library-needs-newer-system", library.path,
                  "it needs " + needed + ", this machine has glibc " + std::string(gnu_get_libc_version()));
     }
@@ -328,8 +317,9 @@ void read_manifest(Library& library, Report& report) {
     const bool abi = outcome.error.find("interface") != std::string::npos ||
                      outcome.error.find("manifest") != std::string::npos;
     const bool loader = outcome.error.find("cannot be loaded") != std::string::npos;
-    if (loader && (report.has("library-dependency-missing") || report.has("library-undefined-symbol") ||
-                   report.has("library-needs-newer-system")))
+    if (loader && (report.has("library-dependency-missing", library.path) ||
+                   report.has("library-undefined-symbol", library.path) ||
+                   report.has("library-needs-newer-system", library.path)))
       return;
     report.add(loader ? "library-undefined-symbol"
                : abi  ? "library-other-abi"
@@ -376,14 +366,8 @@ Library check_library(const std::string& path, Report& report) {
     return library;
   }
   if (!starts_with(bytes, ELFMAG)) {
-    const std::string format = format_of(bytes);
-    const bool archive = format.find("static archive") != std::string::npos;
-    const bool platform =
-        format.find("Windows") != std::string::npos || format.find("macOS") != std::string::npos;
-    report.add(archive    ? "library-not-shared"
-               : platform ? "library-platform"
-                          : "library-not-elf",
-               path, format);
+    const Format format = format_of(bytes);
+    report.add(format.code, path, format.what);
     return library;
   }
   try {
@@ -399,15 +383,16 @@ Library check_library(const std::string& path, Report& report) {
   }
   check_entry(library, report);
   // A file that is something else altogether needs no further word.
-  const bool other = report.has("library-is-onnxruntime") || report.has("library-torch-extension") ||
-                     report.has("library-python-module");
+  const bool other = report.has("library-is-onnxruntime", library.path) ||
+                     report.has("library-torch-extension", library.path) ||
+                     report.has("library-python-module", library.path);
   check_system_versions(library, report);
   if (!other) {
     check_dependencies(library, report);
     for (const std::string& n : library.file.elf.needed) {
-      if (starts_with(n, "libonnxruntime") && !report.has("library-dependency-missing"))
+      if (starts_with(n, "libonnxruntime") && !report.has("library-dependency-missing", library.path))
         report.add("library-links-onnxruntime", path, "it is linked to " + n);
-      if (is_torch(n) && !report.has("library-dependency-missing"))
+      if (is_torch(n) && !report.has("library-dependency-missing", library.path))
         report.add("library-links-torch", path, "it is linked to " + n);
     }
     if (has_static_cxx(library, bytes))

@@ -17,34 +17,33 @@ namespace fs = std::filesystem;
 
 namespace {
 
-bool starts_with(const std::string& text, const std::string& start) { return text.rfind(start, 0) == 0; }
-
 std::string in_quotes(const std::string& text) { return "'" + text + "'"; }
 
 // ------------------------------------------------------------------------------------------------- the file
 
-std::string format_of(const std::string& path) {
+Format format_of(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   char buffer[4096] = {};
   in.read(buffer, sizeof buffer);
   const std::string head(buffer, static_cast<size_t>(in.gcount()));
-  if (head.empty()) return "it is empty";
-  if (starts_with(head, "version https://git-lfs")) return "it is a Git LFS pointer: run git lfs pull";
+  const Format neither = format_of_neither(head, "model-not-onnx");
+  if (neither.code != nullptr) return neither;
+  const auto other = [](const char* what) { return Format{"model-not-onnx", what, ""}; };
   if (starts_with(head,
                   "\x7f"
                   "ELF"))
-    return "it is a shared library or program; give it as --library";
+    return other("it is a shared library or program; give it as --library");
   if (starts_with(head, "PK\x03\x04"))
-    return "it is a ZIP archive: what torch.save, torch.jit.save or torch.export.save write; export the "
-           "model to ONNX";
+    return other(
+        "it is a ZIP archive: what torch.save, torch.jit.save or torch.export.save write; export the "
+        "model to ONNX");
   if (head[0] == '\x80' && head.size() > 1 && head[1] >= 2 && head[1] <= 5)
-    return "it is a Python pickle: an old PyTorch checkpoint";
-  if (head.size() > 8 && head.compare(4, 4, "ORTM") == 0) return "it is in ONNX Runtime's own .ort format";
-  if (head.size() > 8 && head.compare(4, 4, "TFL3") == 0) return "it is a TensorFlow Lite model";
-  if (starts_with(head, "ftrt") || starts_with(head, "ptrt")) return "it is a TensorRT engine";
-  if (head.find("<html") != std::string::npos || head.find("<!DOCTYPE") != std::string::npos)
-    return "it is a web page (a download that went wrong?)";
-  return "";
+    return other("it is a Python pickle: an old PyTorch checkpoint");
+  if (head.size() > 8 && head.compare(4, 4, "ORTM") == 0)
+    return other("it is in ONNX Runtime's own .ort format");
+  if (head.size() > 8 && head.compare(4, 4, "TFL3") == 0) return other("it is a TensorFlow Lite model");
+  if (starts_with(head, "ftrt") || starts_with(head, "ptrt")) return other("it is a TensorRT engine");
+  return {};
 }
 
 // What an IR version or opset is known to need; limits of versions in between are not guessed.
@@ -274,11 +273,9 @@ class Matcher {
 
 class NodeChecks {
  public:
-  NodeChecks(const CustomNode& node, const Graph& graph, const Library& library, const Json& op,
-             Report& report)
+  NodeChecks(const CustomNode& node, const Graph& graph, const Json& op, Report& report)
       : node_(node),
         graph_(graph),
-        library_(library),
         report_(report),
         signature_(parse_signature(op.at("signature").get<std::string>())) {}
 
@@ -542,7 +539,6 @@ class NodeChecks {
 
   const CustomNode& node_;
   const Graph& graph_;
-  const Library& library_;
   Report& report_;
   Signature signature_;
   std::set<int> closed_;
@@ -601,12 +597,16 @@ std::string normalised(const std::string& name) {
   return text;
 }
 
+// What an exporter writes for an operator that it does not know.
+bool is_placeholder(const CustomNode& node) {
+  static const std::set<std::string> kDomains = {"aten", "prim", "org.pytorch.prim", "onnxscript.atenlib"};
+  return kDomains.count(node.domain) != 0 || node.op == "PythonOp" || node.op == "ATen";
+}
+
 void explain_unserved(const CustomNode& node, const ModelInfo& model, const std::vector<Library>& libraries,
                       Report& report) {
   const std::string full = node.domain + "::" + node.op;
-  static const std::set<std::string> kPlaceholders = {"aten", "prim", "org.pytorch.aten", "org.pytorch.prim",
-                                                      "onnxscript.atenlib"};
-  if (kPlaceholders.count(node.domain) != 0 || node.op == "PythonOp" || node.op == "ATen") {
+  if (is_placeholder(node)) {
     report.add("operator-not-exported", node.title(),
                "the node is " + full + ", which is PyTorch's own name for it");
     return;
@@ -822,21 +822,16 @@ std::optional<ModelInfo> check_model(const Options& options, const RuntimeFacts&
     report.add("model-not-onnx", path, "it is a folder");
     return {};
   }
-  const std::string format = format_of(path);
-  if (!format.empty()) {
-    const bool pointer = format.find("LFS") != std::string::npos,
-               page = format.find("web page") != std::string::npos;
-    report.add("model-not-onnx", path, format,
-               pointer ? "git lfs install && git lfs pull"
-               : page  ? "download it again: the address gave a page, not the file"
-                       : "");
+  const Format format = format_of(path);
+  if (format.code != nullptr) {
+    report.add(format.code, path, format.what, format.fix);
     return {};
   }
   ModelInfo model;
   pb::ModelProto proto;
   try {
-    model = read_model(path);
-    proto.ParseFromString(read_file(path));
+    proto = parse_model(path);
+    model = describe_model(proto, path);
   } catch (const Error& e) {
     report.add("model-not-onnx", path, e.what());
     return {};
@@ -889,11 +884,10 @@ std::optional<ModelInfo> check_model(const Options& options, const RuntimeFacts&
       const bool domain_known = std::any_of(libraries.begin(), libraries.end(), [&](const Library& l) {
         return l.domains().count(node.domain) != 0;
       });
-      const bool placeholder = node.domain == "aten" || node.domain == "prim";
       // A library that could not be read may well be the one; what is wrong with it has been said.
       const bool unreadable =
           std::any_of(libraries.begin(), libraries.end(), [](const Library& l) { return !l.usable; });
-      if ((all_known || domain_known || placeholder) && !(unreadable && !domain_known) &&
+      if ((all_known || domain_known || is_placeholder(node)) && !(unreadable && !domain_known) &&
           explained.insert({node.domain, node.op}).second)
         explain_unserved(node, model, libraries, report);
       continue;
@@ -903,7 +897,7 @@ std::optional<ModelInfo> check_model(const Options& options, const RuntimeFacts&
       continue;
     }
     const Json& op = *served->file.find_operator(node.op);
-    NodeChecks(node, graph, *served, op, report).run();
+    NodeChecks(node, graph, op, report).run();
     const auto recorded = model.metadata.find("opbridge.fingerprint." + node.domain + "::" + node.op);
     const std::string now = op.at("fingerprint");
     if (recorded != model.metadata.end() && recorded->second != now &&

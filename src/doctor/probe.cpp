@@ -279,7 +279,7 @@ void probe_registration(const Options& options, const RuntimeFacts& runtime, std
                      (stage.is_null() ? "a child" : stage.get<std::string>()) + said(outcome.printed));
     } else if (!outcome.error.empty()) {
       library.usable = false;
-      if (!report.has("library-needs-python"))
+      if (!report.has("library-needs-python", library.path))
         report.add("library-undefined-symbol", library.path, outcome.error);
     } else if (!outcome.last("refused").is_null()) {
       const std::string text = outcome.last("refused");

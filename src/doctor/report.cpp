@@ -1,9 +1,29 @@
 #include <algorithm>
+#include <cstdlib>
+#include <sstream>
 
 #include "internal.h"
 #include "opbridge/error.h"
 
 namespace opbridge::doctor {
+
+std::vector<int> version_numbers(const std::string& version) {
+  std::vector<int> numbers;
+  std::stringstream stream(version);
+  for (std::string part; std::getline(stream, part, '.');) numbers.push_back(std::atoi(part.c_str()));
+  return numbers;
+}
+
+Format format_of_neither(const std::string& bytes, const char* code) {
+  const std::string head = bytes.substr(0, 4096);
+  if (head.empty()) return {code, "it is empty", ""};
+  if (starts_with(head, "version https://git-lfs"))
+    return {code, "it is a Git LFS pointer: run git lfs pull", "git lfs install && git lfs pull"};
+  if (head.find("<html") != std::string::npos || head.find("<!DOCTYPE") != std::string::npos)
+    return {code, "it is a web page (a download that went wrong?)",
+            "download it again: the address gave a page, not the file"};
+  return {};
+}
 
 void Report::add(const std::string& code, std::string subject, std::string evidence, std::string fix) {
   const Entry& entry = find_entry(code);
@@ -14,9 +34,9 @@ void Report::add(const std::string& code, std::string subject, std::string evide
   findings.push_back({&entry, std::move(subject), std::move(evidence), std::move(fix)});
 }
 
-bool Report::has(const std::string& code) const {
+bool Report::has(const std::string& code, const std::string& subject) const {
   return std::any_of(findings.begin(), findings.end(),
-                     [&](const Finding& f) { return code == f.entry->code; });
+                     [&](const Finding& f) { return code == f.entry->code && subject == f.subject; });
 }
 
 int Report::count(Severity severity) const {

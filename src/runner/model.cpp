@@ -244,7 +244,7 @@ std::string type_and_shape(const std::string& type, bool rank_known, const std::
   return text + "]";
 }
 
-ModelInfo read_model(const std::string& path) {
+pb::ModelProto parse_model(const std::string& path) {
   const std::string bytes = read_file(path);
   const auto fail = [&](const std::string& why) { return InvalidArgument("'" + path + "' " + why); };
   if (bytes.empty()) throw fail("is empty, not an ONNX model");
@@ -254,7 +254,12 @@ ModelInfo read_model(const std::string& path) {
   pb::ModelProto model;
   if (!model.ParseFromString(bytes)) throw fail("is not an ONNX model, or is damaged or cut off");
   if (!model.has_graph() || !model.has_ir_version()) throw fail("is not an ONNX model: it has no graph");
+  return model;
+}
 
+ModelInfo read_model(const std::string& path) { return describe_model(parse_model(path), path); }
+
+ModelInfo describe_model(const pb::ModelProto& model, const std::string& path) {
   ModelInfo info;
   info.path = path;
   info.ir_version = model.ir_version();

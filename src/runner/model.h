@@ -12,6 +12,10 @@
 
 namespace opbridge {
 
+namespace pb {
+class ModelProto;  // proto.h
+}
+
 /// A model's input or output. `type` is an element type ("f32"), or e.g. "sequence" for what is not a tensor.
 struct ValueInfo {
   std::string name;
@@ -56,6 +60,8 @@ struct ModelInfo {
 
 /// Throws Error for a file that is missing, is no ONNX model, or is damaged.
 ModelInfo read_model(const std::string& path);
+/// The same of a model that has been read already from `path`.
+ModelInfo describe_model(const pb::ModelProto& model, const std::string& path);
 
 /// Everything that would keep `model` from running with `libraries`, or would make it run wrongly, each as
 /// one message that says what to do. Empty: nothing found.

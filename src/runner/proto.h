@@ -12,6 +12,9 @@ namespace opbridge {
 /// The whole file.
 std::string read_file(const std::string& path);
 
+/// Throws Error for a file that is missing, is no ONNX model, or is damaged.
+pb::ModelProto parse_model(const std::string& path);
+
 /// `what` names the tensor in errors.
 Array to_array(const pb::TensorProto& tensor, const std::string& what);
 
