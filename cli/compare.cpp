@@ -195,9 +195,7 @@ class Comparison {
       if (at == node.outputs.end() || !node.where.empty()) continue;
       const auto position = static_cast<size_t>(at - node.outputs.begin());
       Json attributes = Json::object();
-      std::vector<LibraryFile> libraries;
-      for (const std::string& path : side.libraries) libraries.push_back(read_operator_library(path));
-      const LibraryFile* library = find_library(node, libraries);
+      const LibraryFile* library = find_library(node, libraries(side));
       const Json* declared = library != nullptr ? library->find_operator(node.op) : nullptr;
       if (declared != nullptr) {
         for (const auto& a : declared->at("attributes")) {
@@ -218,6 +216,14 @@ class Comparison {
       c.geometry = tie_geometry(node.op, position, inputs, attributes);
     }
     return c;
+  }
+
+  const std::vector<LibraryFile>& libraries(const Side& side) {
+    const auto [found, fresh] = libraries_.try_emplace(side.libraries);
+    if (fresh) {
+      for (const std::string& path : side.libraries) found->second.push_back(read_operator_library(path));
+    }
+    return found->second;
   }
 
   const ModelInfo& model(const std::string& path) {
@@ -366,6 +372,7 @@ class Comparison {
   std::map<std::string, std::string> sources_;
   std::vector<std::string> notes_;
   std::map<std::string, ModelInfo> models_;
+  std::map<std::vector<std::string>, std::vector<LibraryFile>> libraries_;
   std::vector<Row> rows_;
   size_t failed_ = 0;
 };

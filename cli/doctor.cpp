@@ -1,8 +1,6 @@
 // `opbridge doctor`: what keeps a model, its libraries and this machine from working together.
 #include "doctor/doctor.h"
 
-#include <unistd.h>
-
 #include <cstdio>
 #include <memory>
 
@@ -59,11 +57,7 @@ void print(const doctor::Report& report) {
                       m["nodes"].dump() + " nodes, " + m["custom_nodes"].dump() + " custom");
   }
   for (const doctor::Finding& f : report.findings) {
-    std::printf("\n%s %s: %s\n",
-                severity_label(f.entry->severity == Severity::kError     ? 1
-                               : f.entry->severity == Severity::kWarning ? 2
-                                                                         : 0)
-                    .c_str(),
+    std::printf("\n%s %s: %s\n", severity_label(doctor::severity_name(f.entry->severity)).c_str(),
                 heading(f.entry->code).c_str(), printable(f.subject).c_str());
     std::printf("  cause: %s\n", printable(f.entry->cause).c_str());
     std::printf("  found: %s\n", printable(f.evidence).c_str());
@@ -105,13 +99,12 @@ Command add_doctor(CLI::App& parent) {
               std::printf("%s", doctor::catalogue_markdown().c_str());
               return kOk;
             }
-            if (isatty(STDERR_FILENO) != 0 && !o->json) {
-              o->doctor.progress = [](const std::string& what) {
-                std::fprintf(stderr, "\r\x1b[K%s ...", printable(what).c_str());
-              };
+            doctor::Report report;
+            {
+              const Progress progress(!o->json);
+              o->doctor.progress = [&](const std::string& what) { progress(what); };
+              report = doctor::diagnose(o->doctor);
             }
-            const doctor::Report report = doctor::diagnose(o->doctor);
-            if (o->doctor.progress) std::fprintf(stderr, "\r\x1b[K");
             if (o->json)
               print_json(report.to_json());
             else

@@ -1,11 +1,5 @@
 #include "sides.h"
 
-#include <unistd.h>
-
-#include <cstdio>
-
-#include "terminal.h"
-
 namespace opbridge::cli {
 
 void add_side_options(CLI::App& app, SideOptions& o) {
@@ -111,16 +105,6 @@ Arrays same_inputs(const Session& session, const Arrays& arrays, const std::stri
     }
   }
   return inputs;
-}
-
-Progress::Progress(bool on) : on_(on && isatty(STDERR_FILENO) != 0) {}
-
-Progress::~Progress() {
-  if (on_) std::fprintf(stderr, "\r\x1b[K");
-}
-
-void Progress::operator()(size_t done, size_t of, const std::string& what) const {
-  if (on_) std::fprintf(stderr, "\r\x1b[K[%zu/%zu] %s ..", done, of, printable(what).c_str());
 }
 
 }  // namespace opbridge::cli

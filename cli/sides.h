@@ -41,15 +41,4 @@ std::vector<Side> sides_of(const SideOptions& options);
 Arrays same_inputs(const Session& session, const Arrays& arrays, const std::string& model,
                    const std::string& first);
 
-/// One line on stderr that says what is being done, on a terminal only; gone when it ends.
-class Progress {
- public:
-  explicit Progress(bool on);
-  ~Progress();
-  void operator()(size_t done, size_t of, const std::string& what) const;
-
- private:
-  bool on_;
-};
-
 }  // namespace opbridge::cli

@@ -29,10 +29,8 @@ size_t width(const std::string& text) {
 std::string heading(const std::string& text) { return styled(STDOUT_FILENO, "1", text); }
 std::string error_label() { return styled(STDERR_FILENO, "1;31", "error:"); }
 std::string warning_label() { return styled(STDERR_FILENO, "1;33", "warning:"); }
-std::string severity_label(int severity) {
-  return severity == 1   ? styled(STDOUT_FILENO, "1;31", "error")
-         : severity == 2 ? styled(STDOUT_FILENO, "1;33", "warning")
-                         : styled(STDOUT_FILENO, "1", "note");
+std::string severity_label(const std::string& severity) {
+  return styled(STDOUT_FILENO, severity == "error" ? "1;31" : severity == "warning" ? "1;33" : "1", severity);
 }
 
 std::string printable(const std::string& text) {
@@ -73,6 +71,20 @@ std::string number(double value) {
   char text[32];
   std::snprintf(text, sizeof(text), "%.6g", value);
   return text;
+}
+
+Progress::Progress(bool on) : on_(on && isatty(STDERR_FILENO) != 0) {}
+
+Progress::~Progress() {
+  if (on_) std::fprintf(stderr, "\r\x1b[K");
+}
+
+void Progress::operator()(const std::string& what) const {
+  if (on_) std::fprintf(stderr, "\r\x1b[K%s ..", printable(what).c_str());
+}
+
+void Progress::operator()(size_t done, size_t of, const std::string& what) const {
+  (*this)("[" + std::to_string(done) + "/" + std::to_string(of) + "] " + what);
 }
 
 void print_json(const nlohmann::ordered_json& json) {
