@@ -1,20 +1,19 @@
 #!/usr/bin/env bash
 # Checks the CUDA kernels on a machine with a GPU, offline, in minutes; says what it skipped and why.
-#   scripts/gpu_check.sh [--build DIR] [--report PREFIX] [--emulated [--sanitized]]
+#   scripts/gpu_check.sh [--build DIR] [--report PREFIX] [--emulated]
 # DIR (build/cuda) holds lib/libmy_custom_ops.so, lib/libpvn3d_custom_op.so, tests/cuda/gpu_check and
 # tests/cuda/pvn3d_cases.npz; where they are missing and there is an nvcc, they are built. These, scripts/, tests/cuda/ and
 # python/ are all that an offline machine needs. Writes PREFIX.txt and PREFIX.json (DIR/gpu_check.*). --emulated rehearses
-# it all without a GPU (--sanitized: with a build that has sanitizers).
+# it all without a GPU.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-build=build/cuda report='' emulated='' sanitized=''
+build=build/cuda report='' emulated=''
 while (( $# )); do
   case $1 in
     --build) build=$2; shift 2 ;;
     --report) report=$2; shift 2 ;;
     --emulated) emulated=_emulated; shift ;;
-    --sanitized) sanitized=yes; shift ;;
     *) sed -n '2,7s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
   esac
 done
@@ -96,8 +95,6 @@ if [[ -z $python ]]; then
   result skipped "torch and ONNX Runtime" "no Python here"
 elif ! complete; then
   result skipped "torch and ONNX Runtime" "nothing to run"
-elif [[ -n $sanitized ]]; then
-  result skipped "torch and ONNX Runtime" "Python cannot load libraries with sanitizers"
 else
   export PYTHONPATH=python${PYTHONPATH:+:$PYTHONPATH}
   run torch "$python" tests/cuda/gpu_check_torch.py "$library" "$pvn3d" "$cases" "${device[@]}"
