@@ -1,7 +1,6 @@
 // Reading and writing .npy, .npz and TensorProto files: what goes in comes out, and no file crashes the
 // reader.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
@@ -10,35 +9,15 @@
 
 #include "opbridge/runner.h"
 #include "runner/proto.h"
+#include "runner_test.h"
 
 namespace opbridge {
 namespace {
 
 namespace fs = std::filesystem;
 
-class ArrayFiles : public testing::Test {
+class ArrayFiles : public FolderTest {
  protected:
-  ArrayFiles() {
-    folder_ = fs::temp_directory_path() / ("opbridge_arrays_" + std::to_string(getpid()));
-    fs::create_directories(folder_);
-  }
-  ~ArrayFiles() override { fs::remove_all(folder_); }
-
-  std::string path(const std::string& name) const { return (folder_ / name).string(); }
-  std::string write(const std::string& name, const std::string& bytes) const {
-    std::ofstream(path(name), std::ios::binary) << bytes;
-    return path(name);
-  }
-  /// The message of the Error that `f` throws; fails the test when it throws none.
-  static std::string error_of(const std::function<void()>& f) {
-    try {
-      f();
-    } catch (const Error& e) {
-      return e.what();
-    }
-    ADD_FAILURE() << "no error";
-    return "";
-  }
   /// Reads the file; Error is the only exception that may come.
   static void read_survives(const std::string& file) {
     try {
@@ -47,8 +26,6 @@ class ArrayFiles : public testing::Test {
       EXPECT_NE(std::string(e.what()).find(fs::path(file).filename()), std::string::npos) << e.what();
     }
   }
-
-  fs::path folder_;
 };
 
 // An array with a different bit pattern in every element; bools stay 0 and 1.

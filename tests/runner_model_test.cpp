@@ -1,7 +1,6 @@
 // What can be told about models and libraries without running them.
 #include <elf.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
@@ -11,41 +10,19 @@
 #include "runner/library_file.h"
 #include "runner/model.h"
 #include "runner/proto.h"
+#include "runner_test.h"
 
 namespace opbridge {
 namespace {
 
 namespace fs = std::filesystem;
 
-class Files : public testing::Test {
+class Files : public FolderTest {
  protected:
-  Files() {
-    folder_ = fs::temp_directory_path() / ("opbridge_model_" + std::to_string(getpid()));
-    fs::create_directories(folder_);
-  }
-  ~Files() override { fs::remove_all(folder_); }
-
-  std::string write(const std::string& name, const std::string& bytes) const {
-    const std::string path = (folder_ / name).string();
-    std::ofstream(path, std::ios::binary) << bytes;
-    return path;
-  }
   ModelInfo read(const pb::ModelProto& model) const {
     return read_model(write("m.onnx", model.SerializeAsString()));
   }
-
-  fs::path folder_;
 };
-
-std::string error_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  ADD_FAILURE() << "no error";
-  return "";
-}
 
 void add_value(pb::ValueInfoProto* v, const std::string& name, const std::vector<std::string>& dims) {
   v->set_name(name);

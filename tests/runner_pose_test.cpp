@@ -1,7 +1,6 @@
 // From frames to points to poses; PNG and PLY files. What needs NumPy or a picture is in test_cli_pose.py.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <cstring>
@@ -16,28 +15,19 @@
 #include "opbridge/pose.h"
 #include "runner/mesh.h"
 #include "runner/proto.h"
+#include "runner_test.h"
 
-namespace opbridge {
 #if defined(__SANITIZE_ADDRESS__)
 // ONNX Runtime keeps some things until the process ends.
 extern "C" const char* __lsan_default_suppressions() { return "leak:libonnxruntime.so\n"; }
 #endif
 
+namespace opbridge {
 namespace {
 
 namespace fs = std::filesystem;
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-std::string error_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  ADD_FAILURE() << "no error";
-  return "";
-}
 
 // A picture of 8 x 6 pixels whose red is 10 column + row, 1 m deep everywhere.
 struct Scene {
@@ -284,19 +274,8 @@ TEST(MakeFrame, TakesPictures) {
               HasSubstr("the depth is u16[2,3,3]; it must be 16-bit grey"));
 }
 
-class PoseFiles : public testing::Test {
+class PoseFiles : public FolderTest {
  protected:
-  PoseFiles() {
-    folder_ = fs::temp_directory_path() / ("opbridge_pose_" + std::to_string(getpid()));
-    fs::create_directories(folder_);
-  }
-  ~PoseFiles() override { fs::remove_all(folder_); }
-  std::string path(const std::string& name) const { return (folder_ / name).string(); }
-  std::string write(const std::string& name, const std::string& bytes) const {
-    std::ofstream(path(name), std::ios::binary) << bytes;
-    return path(name);
-  }
-  fs::path folder_;
 };
 
 // --- PNG

@@ -1,7 +1,6 @@
 // Finding ONNX Runtimes, loading several, and running models in them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -11,21 +10,12 @@
 
 #include "opbridge/runner.h"
 #include "runner/proto.h"
+#include "runner_test.h"
 
 namespace opbridge {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string error_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  ADD_FAILURE() << "no error";
-  return "";
-}
 
 #define EXPECT_HAS(text, part) \
   EXPECT_NE((text).find(part), std::string::npos) << (text) << "\nwanted: " << (part)
@@ -52,15 +42,8 @@ class WithEnvironment {
   bool had_;
 };
 
-class Runner : public testing::Test {
+class Runner : public FolderTest {
  protected:
-  Runner() {
-    folder_ = fs::temp_directory_path() / ("opbridge_session_" + std::to_string(getpid()));
-    fs::create_directories(folder_);
-  }
-  ~Runner() override { fs::remove_all(folder_); }
-  std::string path(const std::string& name) const { return (folder_ / name).string(); }
-
   // y = x + w for x: f32[batch,3]; w is an input that defaults to 10.
   std::string add_model(const std::string& op = "Add", int opset = 13, const std::string& domain = "") const {
     pb::ModelProto m;
@@ -95,8 +78,6 @@ class Runner : public testing::Test {
     std::ofstream(path("m.onnx"), std::ios::binary) << m.SerializeAsString();
     return path("m.onnx");
   }
-
-  fs::path folder_;
 };
 
 TEST_F(Runner, FindsThePythonEnvironmentsRuntime) {

@@ -58,6 +58,30 @@ struct Tensor {
   }
 };
 
+/// t[i] = v, rounded to the element type.
+inline void store(Tensor& t, size_t i, double v) {
+  switch (t.dtype) {
+    case DType::f16:
+      t.as<opbridge::f16>()[i] = opbridge::f16(static_cast<float>(v));
+      break;
+    case DType::bf16:
+      t.as<opbridge::bf16>()[i] = opbridge::bf16(static_cast<float>(v));
+      break;
+    case DType::f32:
+      t.as<float>()[i] = static_cast<float>(v);
+      break;
+    case DType::f64:
+      t.as<double>()[i] = v;
+      break;
+    case DType::i32:
+      t.as<int32_t>()[i] = static_cast<int32_t>(v);
+      break;
+    default:
+      t.as<int64_t>()[i] = static_cast<int64_t>(v);
+      break;
+  }
+}
+
 /// Inputs of a call; an optional one may be absent.
 using Inputs = std::vector<std::optional<Tensor>>;
 

@@ -12,6 +12,7 @@ namespace my_clip_cases {
 
 using host::DType;
 using host::Inputs;
+using host::store;
 using host::Tensor;
 
 struct Bounds {
@@ -30,29 +31,6 @@ inline const std::vector<Bounds>& all_bounds() {
 }
 
 constexpr DType kDTypes[] = {DType::f16, DType::bf16, DType::f32, DType::f64, DType::i32, DType::i64};
-
-inline void store(Tensor& t, size_t i, double v) {
-  switch (t.dtype) {
-    case DType::f16:
-      t.as<opbridge::f16>()[i] = opbridge::f16(static_cast<float>(v));
-      break;
-    case DType::bf16:
-      t.as<opbridge::bf16>()[i] = opbridge::bf16(static_cast<float>(v));
-      break;
-    case DType::f32:
-      t.as<float>()[i] = static_cast<float>(v);
-      break;
-    case DType::f64:
-      t.as<double>()[i] = v;
-      break;
-    case DType::i32:
-      t.as<int32_t>()[i] = static_cast<int32_t>(v);
-      break;
-    default:
-      t.as<int64_t>()[i] = static_cast<int64_t>(v);
-      break;
-  }
-}
 
 /// Values around the bounds, half of them with random bits: NaN of all kinds, infinities, subnormals.
 inline Tensor values(DType dtype, int64_t n, unsigned seed) {

@@ -40,26 +40,6 @@ OpbridgeAttribute text(const char* name, const char* value) {
 constexpr DType kReals[] = {DType::f32, DType::f16, DType::f64};
 constexpr DType kIndices[] = {DType::i32, DType::i64};
 
-void store(Tensor& t, size_t i, double v) {
-  switch (t.dtype) {
-    case DType::f16:
-      t.as<opbridge::f16>()[i] = opbridge::f16(static_cast<float>(v));
-      break;
-    case DType::f32:
-      t.as<float>()[i] = static_cast<float>(v);
-      break;
-    case DType::f64:
-      t.as<double>()[i] = v;
-      break;
-    case DType::i32:
-      t.as<int32_t>()[i] = static_cast<int32_t>(v);
-      break;
-    default:
-      t.as<int64_t>()[i] = static_cast<int64_t>(v);
-      break;
-  }
-}
-
 bool is_nan(const unsigned char* bytes, DType dtype) {
   const auto read = [&](auto v) { return std::memcpy(&v, bytes, sizeof v), v; };
   switch (dtype) {
