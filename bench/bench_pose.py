@@ -40,6 +40,7 @@ from frames import FRAMES, load_frames, make_points  # noqa: E402
 from network import BANDWIDTH, PoseModel, load_network  # noqa: E402
 from objects import NAMES  # noqa: E402
 from opbridge.paths import library_path  # noqa: E402
+from upstream import mean_shift_of_all  # noqa: E402
 
 torch.set_num_threads(ARGS.threads)
 torch.set_grad_enabled(False)
@@ -98,21 +99,6 @@ class CppRunner:
 
     def seconds(self):
         return (self.run(1 + ESTIMATES)[1] - self.run(1)[1]) / ESTIMATES
-
-
-def mean_shift_of_all(votes, h, tol=1e-3, max_iter=300):
-    """Every vote is a seed, and all move until the last has come to rest: (n, 3) -> (3), which votes agree."""
-    centres = votes
-    for _ in range(max_iter + 1):
-        w = torch.exp(torch.cdist(centres, votes) ** 2 * (-0.5 / h**2))
-        moved = w @ votes / w.sum(1, keepdim=True)
-        done = (moved - centres).norm(dim=1).max() < tol * h
-        centres = moved
-        if done:
-            break
-    near = torch.cdist(votes, votes) < h
-    best = near.sum(1).argmax()
-    return centres[best], near[best]
 
 
 def upstream_pose(model, index, pointcloud, rgb, choose):
