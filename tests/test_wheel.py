@@ -1,5 +1,6 @@
 """pip install: the wheel fits any Python 3 and holds all that a user needs."""
 
+import fcntl
 import os
 import sys
 import sysconfig
@@ -20,7 +21,10 @@ def wheel(tmp_path_factory):
     # The flags of preset release, so that ccache has most of it.
     options += ["-C", "cmake.define.OPBRIDGE_CUDA=OFF", "-C", "cmake.define.OPBRIDGE_WERROR=ON"]
     env = environment(PYTHON_BIN, **ccache())
-    run(sys.executable, "-m", "pip", "wheel", "-v", *options, "-w", out, ROOT, cwd=out, env=env)
+    # One build at a time: pytest's workers share the folder, and its cache names where one wheel's files go.
+    with open(ROOT / "build/wheel.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        run(sys.executable, "-m", "pip", "wheel", "-v", *options, "-w", out, ROOT, cwd=out, env=env)
     (file,) = out.iterdir()
     return file
 
