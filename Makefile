@@ -37,8 +37,9 @@ asan: setup  ## build preset asan (address and undefined-behaviour sanitizers)
 	cmake --preset asan
 	cmake --build --preset asan -j $(JOBS)
 
-matrix: setup  ## fetch every ONNX Runtime version that is tested
+matrix: setup  ## fetch every ONNX Runtime version, and what others ship, to test with
 	@scripts/ort_matrix.sh
+	@scripts/third_party.sh
 
 demo: build  ## from RGB-D frames to poses, and an operator of one's own: the guided examples
 	scripts/demo.sh

@@ -184,7 +184,7 @@ class Bench {
 
   // What is fast and wrong is not timed as if it were right.
   void check_outputs() {
-    const Arrays expected = results_[0].sessions[0]->run(results_[0].inputs);
+    const Arrays expected = run_first(*results_[0].sessions[0], results_[0].inputs, notes_);
     for (size_t i = 1; i < results_.size(); ++i) {
       Result& r = results_[i];
       for (const auto& [name, actual] : r.sessions[0]->run(r.inputs)) {

@@ -25,7 +25,7 @@ struct Options {
   InputOptions inputs;
   std::string expect, html;
   std::vector<std::string> units;
-  double tolerance = -1;
+  double tolerance = -1, atol = 0;
   bool json = false;
 };
 
@@ -117,7 +117,7 @@ class Comparison {
       }
       const Arrays inputs = same_inputs(session, inputs_, side.model, options_.sides.model);
       const auto start = std::chrono::steady_clock::now();
-      out.outputs = session.run(inputs);
+      out.outputs = run_first(session, inputs, notes_);
       out.milliseconds =
           std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
       for (const TensorInfo& info : session.outputs()) out.names.push_back(info.name);
@@ -181,6 +181,7 @@ class Comparison {
   CompareOptions how(const Side& side, const std::string& output) {
     CompareOptions c;
     if (options_.tolerance >= 0) c.tolerance = options_.tolerance;
+    c.atol = options_.atol;
     if (output == "translation") c.kind = Kind::kTranslation;
     for (const std::string& unit : options_.units) {
       const size_t at = unit.rfind('=');
@@ -399,6 +400,9 @@ Command add_compare(CLI::App& parent) {
       ->option_text("FILE");
   app->add_option("--tolerance", o->tolerance,
                   "Largest difference, as a part of the expected root mean square")
+      ->check(CLI::Range(0.0, 1e9))
+      ->option_text("X");
+  app->add_option("--atol", o->atol, "Values that differ by no more than this are equal, too [0]")
       ->check(CLI::Range(0.0, 1e9))
       ->option_text("X");
   app->add_option("--unit", o->units,

@@ -175,7 +175,7 @@ Difference compare(const Array& actual, const Array& expected, const CompareOpti
     d.cosine = norms > 0 ? std::min(1.0, dot / norms) : d.max == 0 ? 1 : 0;
   }
   d.error = d.relative;
-  d.equal = d.error <= d.limit;
+  d.equal = d.error <= d.limit || d.max <= options.atol;
   d.identical = identical;
   const bool rotations = options.kind ? *options.kind == Kind::kRotation && is_3x3(expected) && nan_e == 0
                                       : is_rotation(expected, e);

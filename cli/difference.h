@@ -44,6 +44,7 @@ Geometry tie_geometry(const std::string& op, size_t output, const std::vector<co
 
 struct CompareOptions {
   std::optional<double> tolerance;  // else by element type
+  double atol = 0;                  // values that differ by no more are equal, whatever the rest is like
   std::optional<Kind> kind;         // else what the arrays look like
   double millimetres_per_unit = 1000;
   Geometry geometry;

@@ -278,7 +278,11 @@ void print_model(const ModelInfo& model, const std::vector<LibraryFile>& librari
     facts.push_back({"  outputs", joined(node.outputs)});
     if (!libraries.empty()) {
       const LibraryFile* library = find_library(node, libraries);
-      facts.push_back({"  served by", library == nullptr ? "NONE of the given libraries" : library->path});
+      const bool all_known = std::all_of(libraries.begin(), libraries.end(),
+                                         [](const LibraryFile& l) { return l.is_opbridge(); });
+      facts.push_back({"  served by", library != nullptr ? library->path
+                                      : all_known ? "NONE of the given libraries"
+                                                  : "not known: 'opbridge doctor --load' asks foreign ones"});
     }
     std::printf("%s", table(facts).c_str());
   }

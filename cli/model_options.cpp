@@ -35,6 +35,7 @@ class Collector : public Inputs {
     read_dims(options.dims);
     for (const std::string& spec : options.files) read(spec);
     check_and_bind_dims();
+    for (const auto& [name, text] : numbers_) fill(name, text);
     std::vector<std::string> missing;
     for (const TensorInfo& info : session.inputs()) {
       if (info.optional || arrays.count(info.name) != 0) continue;
@@ -71,6 +72,13 @@ class Collector : public Inputs {
     sources[name] = source;
   }
 
+  // Exporters write "?" where they know no name: two of these are not the same size.
+  static bool has_symbol(const Dimension& d) { return !d.symbol.empty() && d.symbol != "?"; }
+
+  static std::string dim_name(const TensorInfo& info, size_t axis) {
+    return has_symbol(info.dims[axis]) ? info.dims[axis].symbol : axis_name(info, axis);
+  }
+
   static std::string axis_name(const TensorInfo& info, size_t axis) {
     return info.name + ":" + std::to_string(axis);
   }
@@ -89,10 +97,7 @@ class Collector : public Inputs {
       for (size_t i = 0; i < info.dims.size(); ++i) {
         if (info.dims[i].size >= 0) continue;
         axes.push_back(axis_name(info, i));
-        if (!info.dims[i].symbol.empty())
-          dynamic.push_back(info.dims[i].symbol);
-        else
-          dynamic.push_back(axes.back());
+        dynamic.push_back(dim_name(info, i));
       }
     }
     std::sort(dynamic.begin(), dynamic.end());
@@ -123,6 +128,11 @@ class Collector : public Inputs {
     }
     const std::string name = spec.substr(0, at), path = spec.substr(at + 1);
     if (!known(name)) throw unknown_input(name);
+    double value = 0;
+    if (!fs::exists(path, ec) && CLI::detail::lexical_cast(path, value)) {
+      numbers_.emplace_back(name, path);
+      return;
+    }
     const Arrays found = read_arrays(path);
     const auto same = found.find(name);
     if (same == found.end() && found.size() != 1) {
@@ -173,30 +183,57 @@ class Collector : public Inputs {
                                 sources[info.name] + "' has " + std::to_string(got) + " in axis " +
                                 std::to_string(i) + " of " + given->second.to_string());
         }
-        if (!info.dims[i].symbol.empty()) dims_.emplace(info.dims[i].symbol, got);
+        if (has_symbol(info.dims[i])) dims_.emplace(info.dims[i].symbol, got);
       }
     }
   }
 
-  Array random(const TensorInfo& info, uint64_t seed) {
+  // An input of the declared shape; dynamic dimensions that nothing fixes are 1, and noted.
+  Array blank(const TensorInfo& info, const std::string& how) {
     if (!info.rank_known) {
-      throw InvalidArgument("the model does not say what shape input '" + info.name +
-                            "' has, so --random cannot make "
-                            "it: give it with --input " +
-                            info.name + "=FILE");
+      throw InvalidArgument("the model does not say what shape input '" + info.name + "' has, so " + how +
+                            " cannot make it: give it with --input " + info.name + "=FILE");
     }
     std::vector<int64_t> shape;
     for (size_t i = 0; i < info.dims.size(); ++i) {
       int64_t size = info.dims[i].size >= 0 ? info.dims[i].size : fixed(info, i);
       if (size < 0) {
         size = 1;
-        const std::string name = info.dims[i].symbol.empty() ? axis_name(info, i) : info.dims[i].symbol;
+        const std::string name = dim_name(info, i);
         notes.push_back("dimension '" + name + "' of input '" + info.name + "' is dynamic: 1 taken, --dim " +
                         name + "=N sets it");
       }
       shape.push_back(size);
     }
-    const Array array(info.dtype, shape);
+    return {info.dtype, shape};
+  }
+
+  // Every element the number that --input NAME=NUMBER gives, as its type has it.
+  void fill(const std::string& name, const std::string& text) {
+    const auto info = std::find_if(session_.inputs().begin(), session_.inputs().end(),
+                                   [&name = name](const TensorInfo& t) { return t.name == name; });
+    const Array array = blank(*info, "a number");
+    visit(array, [&](auto* values) {
+      using T = std::decay_t<decltype(*values)>;
+      T value{};
+      if constexpr (kIsFloat<T>) {
+        if constexpr (std::is_same_v<T, double>)
+          value = std::stod(text);
+        else
+          value = T(std::stof(text));
+      } else {
+        int64_t whole = 0;
+        if (!CLI::detail::lexical_cast(text, whole) || static_cast<int64_t>(static_cast<T>(whole)) != whole)
+          throw InvalidArgument("--input " + name + "=" + text + ": '" + name + "' is " + info->to_string());
+        value = static_cast<T>(whole);
+      }
+      std::fill_n(values, array.count(), value);
+    });
+    add(name, array, text);
+  }
+
+  Array random(const TensorInfo& info, uint64_t seed) {
+    const Array array = blank(info, "--random");
     // SplitMix64; the name is part of the seed, so that an input's values do not depend on the other inputs.
     uint64_t state = seed ^ 0xcbf29ce484222325u;
     for (const char c : info.name) state = (state ^ static_cast<uint8_t>(c)) * 0x100000001b3u;
@@ -222,7 +259,8 @@ class Collector : public Inputs {
 
   const Session& session_;
   std::vector<std::string> names_;
-  std::map<std::string, int64_t> dims_;  // by symbol, or "input:axis"
+  std::map<std::string, int64_t> dims_;                       // by symbol, or "input:axis"
+  std::vector<std::pair<std::string, std::string>> numbers_;  // inputs given as a number
 };
 
 }  // namespace
@@ -230,7 +268,9 @@ class Collector : public Inputs {
 std::vector<CLI::Option*> add_input_options(CLI::App& app, InputOptions& options) {
   return {
       app.add_option("-i,--input", options.files,
-                     "An input: .npy, .npz, .pb (ONNX TensorProto) or a folder of these; may be repeated")
+                     "An input: .npy, .npz, .pb (ONNX TensorProto) or a folder of these; or NAME=NUMBER, "
+                     "which fills it; "
+                     "may be repeated")
           ->allow_extra_args(false)
           ->option_text("[NAME=]FILE"),
       app.add_flag("--random", options.random, "Random values for the inputs that are not given"),
@@ -241,6 +281,16 @@ std::vector<CLI::Option*> add_input_options(CLI::App& app, InputOptions& options
           ->check(check_dim)
           ->option_text("NAME=N"),
   };
+}
+
+Arrays run_first(const Session& session, const Arrays& arrays, const std::vector<std::string>& notes) {
+  try {
+    return session.run(arrays);
+  } catch (const Error& e) {
+    std::string message = e.what();
+    for (const std::string& note : notes) message += "\nnote: " + note;
+    throw Error(e.kind(), message);
+  }
 }
 
 Inputs collect_inputs(const Session& session, const InputOptions& options) {

@@ -11,7 +11,7 @@
 namespace opbridge::cli {
 
 struct InputOptions {
-  std::vector<std::string> files;  // "NAME=FILE" or "FILE"
+  std::vector<std::string> files;  // "NAME=FILE", "NAME=NUMBER" or "FILE"
   bool random = false;
   uint64_t seed = 0;
   std::vector<std::string> dims;  // "NAME=N" or "INPUT:AXIS=N"
@@ -29,6 +29,9 @@ struct Inputs {
 
 /// Reads the files, makes the random ones. Throws Error that says how to give what is missing.
 Inputs collect_inputs(const Session& session, const InputOptions& options);
+
+/// Runs. Where that fails, the error also tells what had to be assumed about the inputs: it may be the cause.
+Arrays run_first(const Session& session, const Arrays& arrays, const std::vector<std::string>& notes);
 
 /// The names of the levels that --optimize takes.
 const std::map<std::string, Optimization>& optimization_levels();

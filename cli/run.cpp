@@ -281,7 +281,7 @@ int run(const Options& options) {
   std::vector<double> times;
   for (int i = 0; i < options.warmup + options.repeat; ++i) {
     const auto begin = std::chrono::steady_clock::now();
-    outputs = session.run(inputs.arrays);
+    outputs = i == 0 ? run_first(session, inputs.arrays, inputs.notes) : session.run(inputs.arrays);
     if (i >= options.warmup) times.push_back(milliseconds_since(begin));
   }
   std::sort(times.begin(), times.end());

@@ -128,6 +128,10 @@ class TestSides:
         text = opbridge(model, "--input", tmp_path / "x.npy", "--expect", tmp_path / "wrong.npz", code=1)
         assert "DIFFERENT: 1 of 1" in text
         opbridge(model, "--input", tmp_path / "x.npy", "--expect", tmp_path / "wrong.npz", "--tolerance", 0.1)
+        opbridge(model, "--input", tmp_path / "x.npy", "--expect", tmp_path / "wrong.npz", "--atol", 0.31)
+        opbridge(
+            model, "--input", tmp_path / "x.npy", "--expect", tmp_path / "wrong.npz", "--atol", 0.29, code=1
+        )
 
     def test_outputs_in_one_model_only(self, tmp_path):
         a = scaled(tmp_path / "a.onnx")

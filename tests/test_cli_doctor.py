@@ -264,6 +264,14 @@ def _(tmp):
     return ["--library", compile_library(tmp, "int RegisterCustomOp(void) { return 0; }")]
 
 
+@provoke("library-tensorrt-plugin")
+def _(tmp):
+    name = "libnvinfer.so.8"
+    tensorrt = compile_library(tmp, "int getInferLibVersion(void) { return 8; }", name, f"-Wl,-soname,{name}")
+    plugin = "int getInferLibVersion(void); int initPlugins(void) { return getInferLibVersion(); }"
+    return ["--library", compile_library(tmp, plugin, "libplugins.so", tensorrt)]
+
+
 @provoke("library-entry-mangled")
 def _(tmp):
     source = "struct A; struct B; void* RegisterCustomOps(A*, const B*) { return nullptr; }"

@@ -234,6 +234,38 @@ class TestRandom:
             "b": ([7, 1], "random"),
         }
 
+    def test_numbers(self, tmp_path):
+        """--input NAME=NUMBER fills an input, whatever its type."""
+        types = {
+            "f": TensorProto.FLOAT16,
+            "d": TensorProto.DOUBLE,
+            "i": TensorProto.INT8,
+            "s": TensorProto.INT64,
+        }
+        nodes = [helper.make_node("Identity", [n], [n + "_out"]) for n in types]
+        inputs = [tensor(n, [] if n == "s" else ["k", 2], t) for n, t in types.items()]
+        outputs = [tensor(n + "_out", None, t) for n, t in types.items()]
+        model = save(tmp_path / "m.onnx", nodes, inputs, outputs)
+        given = {"f": "0.5", "d": "0.1", "i": "-7", "s": "16000"}
+        arguments = [a for n, v in given.items() for a in ("--input", f"{n}={v}")]
+        opbridge("run", model, *arguments, "--dim", "k=3", "-o", tmp_path)
+        for name, value in given.items():
+            result = np.load(tmp_path / f"{name}_out.npy")
+            assert result.shape == (() if name == "s" else (3, 2))
+            assert (result == result.dtype.type(value)).all()
+        for wrong in ("i=300", "i=0.5"):
+            message = opbridge("run", model, "--input", wrong, "--random", code=1)
+            assert f"--input {wrong}: 'i' is i8[k,2]" in message
+
+    def test_a_failure_tells_what_was_assumed(self, tmp_path):
+        """Sizes that were made up may be its cause. "?" is no name: its axes are told apart."""
+        node = helper.make_node("Concat", ["x", "w"], ["y"], axis=0)
+        two = numpy_helper.from_array(np.ones((1, 2), np.float32), "w")
+        model = save(tmp_path / "m.onnx", [node], [tensor("x", ["?", "?"])], [tensor("y", None)], [two])
+        message = opbridge("run", model, "--random", code=1)
+        assert "note: dimension 'x:1' of input 'x' is dynamic: 1 taken, --dim x:1=N sets it" in message
+        assert "note" not in opbridge("run", model, "--random", "--dim", "x:0=1", "--dim", "x:1=2")
+
     def test_zero_sized(self, clip):
         result = run_json(clip, "--random", "--dim", "batch=0")
         assert result["outputs"][0]["shape"] == [0, 3]
@@ -418,6 +450,11 @@ class TestErrors:
         message = opbridge("run", clip, "--random", "--ort", tmp_path, code=1)
         assert "has no libonnxruntime.so*" in message
         assert "pip install onnxruntime" in message
+        # A Python environment is a place where one can be, too.
+        package = tmp_path / "venv/lib/python3.11/site-packages/onnxruntime"
+        package.parent.mkdir(parents=True)
+        package.symlink_to(os.path.dirname(onnxruntime.__file__))
+        assert onnxruntime.__version__ in opbridge("run", clip, "--random", "--ort", tmp_path / "venv")
 
     def test_cuda_on_a_cpu_runtime(self, clip):
         if "CUDAExecutionProvider" in onnxruntime.get_available_providers():

@@ -99,6 +99,15 @@ class TestRotations:
         assert compare(np.zeros((0, 3, 3)), np.zeros((0, 3, 3))).kind == "value"
 
 
+def test_an_absolute_tolerance_beside_the_relative_one():
+    """A sigmoid that says no everywhere: one rounding next to 1 is all of it."""
+    a, e = np.float32([3e-8, 0, 1.5e-7]), np.float32([3e-8, 0, 3e-8])
+    assert not compare(a, e).equal
+    assert compare(a, e, atol=1e-6).equal
+    assert not compare(a, e, atol=1e-7).equal
+    assert not compare(np.float32([np.nan]), np.float32([0]), atol=1).equal
+
+
 def test_translations_in_millimetres():
     a, e = np.float32([[0, 0, 1.003], [0.004, 0, 1]]), np.float32([[0, 0, 1], [0, 0, 1]])
     assert compare(a, e, kind="translation").details["millimetres"] == pytest.approx(4)

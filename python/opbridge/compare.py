@@ -25,6 +25,7 @@ def compare(
     kwargs=None,
     libraries=None,
     tolerance=None,
+    atol=0.0,
     optimize="all",
     units=None,
     references=None,
@@ -38,9 +39,10 @@ def compare(
     module is called with (a tensor or a tuple; `kwargs` besides), or {input name of the ONNX model: array}, or for
     two ONNX models a list in the inputs' order. `libraries`: of the custom operators, paths or Library objects, by
     default all that are loaded. `tolerance`: largest difference allowed, as a part of the root mean square of each
-    tensor; by default metrics.TOLERANCES by element type. `optimize`: "none", "basic", "extended" or "all", as ONNX
-    Runtime knows them; what it fuses is computed apart while inner tensors are looked at, so the outputs are compared
-    without that, too. `units`: {name of an output that is a translation: "m", "cm" or "mm"}; outputs called
+    tensor; by default metrics.TOLERANCES by element type. `atol`: what differs by no more than this is equal, too, for
+    outputs that may be next to nothing everywhere, such as a sigmoid's. `optimize`: "none", "basic", "extended" or
+    "all", as ONNX Runtime knows them; what it fuses is computed apart while inner tensors are looked at, so the outputs
+    are compared without that, too. `units`: {name of an output that is a translation: "m", "cm" or "mm"}; outputs called
     translation are in m.
 
     Each custom operator is also run alone on the inputs that it received, against itself in the model, against
@@ -77,7 +79,7 @@ def compare(
         plain = second.run(feeds, every=False)
         say("matching and comparing")
         opened, _ = _open(libraries)
-        side = _Side(second, values, feeds, opened, units)
+        side = _Side(second, values, feeds, opened, units, atol)
         report = Report(_title(model), second.title, optimize, tolerance)
         _compare_outputs(report, side, trace, values, plain, tolerance)
         pairs = (_match.Models if _is_onnx(model) else _match.Matcher)(second, values, trace).match()
@@ -191,10 +193,10 @@ def _onnx_side(model, feeds):
 class _Side:
     """The ONNX model under test with what it computed."""
 
-    def __init__(self, model, values, feeds, libraries, units):
+    def __init__(self, model, values, feeds, libraries, units, atol):
         self.model, self.values, self.feeds = model, values, feeds
         self.operators = {(o.domain, o.name): o for lib in libraries for o in lib.operators.values()}
-        self.units = units
+        self.units, self.atol = units, atol
 
     def array(self, name):
         """The tensor of that name, or None."""
@@ -238,7 +240,13 @@ class _Side:
             arrays = [self.array(n) for n in node.proto.input]
             ties = geometry.explain(node.proto.op_type, index, arrays, self.attributes(node))
         return metrics.compare(
-            actual, expected, tolerance=tolerance, kind=kind, unit=self.units.get(name, "m"), geometry=ties
+            actual,
+            expected,
+            tolerance=tolerance,
+            atol=self.atol,
+            kind=kind,
+            unit=self.units.get(name, "m"),
+            geometry=ties,
         )
 
 

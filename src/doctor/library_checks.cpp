@@ -160,6 +160,8 @@ bool is_torch(const std::string& needed) {
   return starts_with(needed, "libtorch") || starts_with(needed, "libc10") || starts_with(needed, "libATen");
 }
 
+bool is_tensorrt(const std::string& needed) { return starts_with(needed, "libnvinfer"); }
+
 std::string version_number(const std::string& version) { return version.substr(version.rfind('_') + 1); }
 
 // Symbol versions that this machine's own C and C++ libraries lack.
@@ -212,22 +214,24 @@ void check_dependencies(const Library& library, Report& report) {
       }
     }
   }
+  std::map<std::string, std::vector<std::string>> by_fix;  // one finding for all that one thing mends
   for (const auto& [name, who] : missing) {
-    const bool runtime = starts_with(name, "libonnxruntime"), torch = is_torch(name);
     std::string fix;
-    if (runtime)
+    if (starts_with(name, "libonnxruntime"))
       fix =
           "Do not link libonnxruntime: take the OrtApi that RegisterCustomOps is given. For now: "
           "LD_LIBRARY_PATH=<folder that has " +
           name + ">";
-    if (torch) fix = "Do not link PyTorch into it. For now: LD_LIBRARY_PATH=<site-packages>/torch/lib";
-    if (starts_with(name, "libcu") || starts_with(name, "libnv"))
+    if (is_torch(name))
+      fix = "Do not link PyTorch into it. For now: LD_LIBRARY_PATH=<site-packages>/torch/lib";
+    if (starts_with(name, "libcudart"))
       fix = "Link cudart statically (CUDA_RUNTIME_LIBRARY Static), or add CUDA's folder to LD_LIBRARY_PATH";
-    report.add("library-dependency-missing", library.path,
-               name + " is not found" +
-                   (who == library.path ? "" : " (needed by " + fs::path(who).filename().string() + ")"),
-               fix);
+    by_fix[fix].push_back(
+        name + (who == library.path ? "" : " (needed by " + fs::path(who).filename().string() + ")"));
   }
+  for (const auto& [fix, names] : by_fix)
+    report.add("library-dependency-missing", library.path,
+               some_of(names) + (names.size() == 1 ? " is" : " are") + " not found", fix);
   if (!missing.empty() || !complete) return;
   std::vector<std::string> undefined;
   for (const std::string& symbol : library.file.elf.undefined) {
@@ -290,6 +294,9 @@ void check_entry(const Library& library, Report& report) {
     report.add("library-torch-extension", library.path,
                "it uses PyTorch's libraries and exports no RegisterCustomOps" +
                    (module.empty() ? "" : "; Python imports it as '" + module + "'"));
+  } else if (std::any_of(elf.needed.begin(), elf.needed.end(), is_tensorrt)) {
+    report.add("library-tensorrt-plugin", library.path,
+               "it is linked to TensorRT (libnvinfer) and exports no RegisterCustomOps");
   } else if (!module.empty()) {
     report.add("library-python-module", library.path,
                "it exports PyInit_" + module + " and no RegisterCustomOps");
@@ -385,6 +392,7 @@ Library check_library(const std::string& path, Report& report) {
   // A file that is something else altogether needs no further word.
   const bool other = report.has("library-is-onnxruntime", library.path) ||
                      report.has("library-torch-extension", library.path) ||
+                     report.has("library-tensorrt-plugin", library.path) ||
                      report.has("library-python-module", library.path);
   check_system_versions(library, report);
   if (!other) {

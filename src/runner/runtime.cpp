@@ -73,22 +73,6 @@ std::vector<std::string> runtimes_in(const fs::path& folder) {
   return found;
 }
 
-// A file, or a folder that has the library itself, in lib/, or as an installed Python package in capi/.
-std::vector<Candidate> named_by_user(const std::string& path, const std::string& source) {
-  std::error_code ec;
-  if (!fs::is_directory(path, ec)) return {{path, source}};
-  std::vector<Candidate> found;
-  for (const char* sub : {"", "lib", "lib64", "capi", "onnxruntime/capi"}) {
-    for (const std::string& p : runtimes_in(fs::path(path) / sub)) found.push_back({p, source});
-  }
-  if (found.empty()) {
-    throw Error(ErrorKind::kNotSupported,
-                source + ": the folder '" + path +
-                    "' has no libonnxruntime.so* (nor its lib/, lib64/ or capi/). " + kHowToGetOne);
-  }
-  return found;
-}
-
 // What a Python prefix such as a virtual environment offers.
 void add_python_prefix(const fs::path& prefix, const std::string& source, std::vector<Candidate>& candidates,
                        std::vector<std::string>& tried) {
@@ -110,6 +94,27 @@ void add_python_prefix(const fs::path& prefix, const std::string& source, std::v
     }
   }
   if (!any) tried.push_back(source + ": no onnxruntime package in " + prefix.string());
+}
+
+// A file, or a folder that has the library itself, in lib/, as an installed Python package in capi/, or is a Python
+// environment with that package.
+std::vector<Candidate> named_by_user(const std::string& path, const std::string& source) {
+  std::error_code ec;
+  if (!fs::is_directory(path, ec)) return {{path, source}};
+  std::vector<Candidate> found;
+  for (const char* sub : {"", "lib", "lib64", "capi", "onnxruntime/capi"}) {
+    for (const std::string& p : runtimes_in(fs::path(path) / sub)) found.push_back({p, source});
+  }
+  std::vector<std::string> tried;
+  if (found.empty()) add_python_prefix(path, source, found, tried);
+  if (found.empty()) {
+    throw Error(
+        ErrorKind::kNotSupported,
+        source + ": the folder '" + path +
+            "' has no libonnxruntime.so* (nor its lib/, lib64/ or capi/, and as a Python environment: " +
+            tried.back().substr(source.size() + 2) + "). " + kHowToGetOne);
+  }
+  return found;
 }
 
 fs::path on_path(const std::string& program) {

@@ -57,9 +57,10 @@ class Difference:
         return f"{d['millimetres']:.3g} mm apart, {text}" if self.kind == "translation" else text
 
 
-def compare(actual, expected, *, tolerance=None, kind=None, unit="m", geometry=None):
-    """A Difference of two arrays. `kind`: as in Difference, by default what the tensors look like. `unit`: of a
-    translation. `geometry`: what tells a tie from a wrong index, see geometry.explain()."""
+def compare(actual, expected, *, tolerance=None, atol=0.0, kind=None, unit="m", geometry=None):
+    """A Difference of two arrays. `atol`: values that differ by no more than this are equal, too. `kind`: as in
+    Difference, by default what the tensors look like. `unit`: of a translation. `geometry`: what tells a tie from a wrong
+    index, see geometry.explain()."""
     actual, expected = np.asarray(actual), np.asarray(expected)
     wrong = incomparable("")
     if actual.shape != expected.shape:
@@ -87,6 +88,7 @@ def compare(actual, expected, *, tolerance=None, kind=None, unit="m", geometry=N
         )
         return wrong
     result = _values(a, e, ~special & ~np.isnan(e), limit)
+    result.equal = result.equal or result.max <= atol
     if kind == "rotation" or (kind is None and is_rotation(e)):
         return _rotations(a, e, result, ROTATION_TOLERANCES.get(dtype, 0.05), tolerance)
     if kind == "translation" and e.ndim and e.shape[-1] == 3:
