@@ -42,8 +42,8 @@ def compare(
     tensor; by default metrics.TOLERANCES by element type. `atol`: what differs by no more than this is equal, too, for
     outputs that may be next to nothing everywhere, such as a sigmoid's. `optimize`: "none", "basic", "extended" or
     "all", as ONNX Runtime knows them; what it fuses is computed apart while inner tensors are looked at, so the outputs
-    are compared without that, too. `units`: {name of an output that is a translation: "m", "cm" or "mm"}; outputs called
-    translation are in m.
+    are compared without that, too. `units`: {name of an output that is a translation: "m", "cm" or "mm"}; outputs
+    called translation are in m.
 
     Each custom operator is also run alone on the inputs that it received, against itself in the model, against
     torch.ops where its library is registered there, against `references` ({operator: function(*inputs, **attributes)

@@ -59,8 +59,8 @@ class Difference:
 
 def compare(actual, expected, *, tolerance=None, atol=0.0, kind=None, unit="m", geometry=None):
     """A Difference of two arrays. `atol`: values that differ by no more than this are equal, too. `kind`: as in
-    Difference, by default what the tensors look like. `unit`: of a translation. `geometry`: what tells a tie from a wrong
-    index, see geometry.explain()."""
+    Difference, by default what the tensors look like. `unit`: of a translation. `geometry`: what tells a tie from
+    a wrong index, see geometry.explain()."""
     actual, expected = np.asarray(actual), np.asarray(expected)
     wrong = incomparable("")
     if actual.shape != expected.shape:
