@@ -130,6 +130,20 @@ TEST_F(Runner, SaysWhatItTried) {
   }
 }
 
+// python3 on PATH may be a script that starts another one, as pyenv's is.
+TEST_F(Runner, AsksAPythonThatIsAShim) {
+  const std::string wheel = Runtime::find().path();
+  const fs::path real = folder_ / "it's real", capi = real / "lib/python3.11/site-packages/onnxruntime/capi";
+  fs::create_directories(capi);
+  fs::create_symlink(wheel, capi / "libonnxruntime.so.1.99.0");
+  fs::create_directories(folder_ / "shims");
+  std::ofstream(folder_ / "shims/python3") << "#!/bin/sh\necho \"" << real.string() << "\"\n";
+  fs::permissions(folder_ / "shims/python3", fs::perms::owner_all);
+  const WithEnvironment none("OPBRIDGE_ORT", ""), venv("VIRTUAL_ENV", ""), conda("CONDA_PREFIX", ""),
+      programs("PATH", path("shims")), home("HOME", path("home"));
+  EXPECT_EQ(Runtime::find().path(), (capi / "libonnxruntime.so.1.99.0").string());
+}
+
 TEST_F(Runner, RefusesWhatIsNoUsableRuntime) {
   EXPECT_HAS(error_of([&] { Runtime::find(path("no.so")); }), "No such file");
   EXPECT_HAS(error_of([&] { Runtime::find(folder_.string()); }), "has no libonnxruntime.so*");

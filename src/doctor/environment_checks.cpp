@@ -3,11 +3,11 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <sstream>
 
 #include "core/text.h"
 #include "internal.h"
 #include "opbridge/error.h"
+#include "runner/python.h"
 
 namespace opbridge::doctor {
 
@@ -15,36 +15,11 @@ namespace fs = std::filesystem;
 
 namespace {
 
-std::string environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
-
 // site-packages of the Python environment in use, or empty.
-fs::path site_packages() {
-  std::vector<fs::path> prefixes;
-  for (const char* name : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
-    if (!environment(name).empty()) prefixes.emplace_back(environment(name));
-  }
-  std::stringstream path(environment("PATH"));
-  for (std::string folder; std::getline(path, folder, ':');) {
-    std::error_code ec;
-    if (fs::exists(fs::path(folder) / "python3", ec)) {
-      prefixes.push_back(fs::path(folder).parent_path());
-      break;
-    }
-  }
-  for (const fs::path& prefix : prefixes) {
-    for (const char* lib : {"lib", "local/lib"}) {
-      std::error_code ec;
-      for (fs::directory_iterator it(prefix / lib, ec), end; !ec && it != end; it.increment(ec)) {
-        if (it->path().filename().string().rfind("python3.", 0) != 0) continue;
-        for (const char* site : {"site-packages", "dist-packages"}) {
-          std::error_code none;
-          if (fs::is_directory(it->path() / site, none)) return it->path() / site;
-        }
-      }
-    }
+fs::path first_site_packages() {
+  for (const PythonPrefix& prefix : python_prefixes()) {
+    const std::vector<fs::path> found = site_packages(prefix.path);
+    if (!found.empty()) return found[0];
   }
   return {};
 }
@@ -70,7 +45,7 @@ std::map<std::string, std::string> packages_in(const fs::path& site) {
 }  // namespace
 
 void check_python(const Options& options, const RuntimeFacts& runtime, Report& report) {
-  const fs::path site = site_packages();
+  const fs::path site = first_site_packages();
   if (site.empty()) return;
   std::map<std::string, std::string> packages = packages_in(site);
   Json shown = Json::object();

@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "ort.h"
+#include "python.h"
 
 namespace opbridge {
 
@@ -31,39 +32,11 @@ std::string environment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// The numbers in a name, so that 1.9 sorts before 1.10.
-std::vector<int> numbers_in(const std::string& name) {
-  std::vector<int> numbers;
-  for (size_t i = 0; i < name.size();) {
-    if (name[i] < '0' || name[i] > '9') {
-      ++i;
-      continue;
-    }
-    int n = 0;
-    for (; i < name.size() && name[i] >= '0' && name[i] <= '9'; ++i)
-      n = n < 100000 ? n * 10 + (name[i] - '0') : n;
-    numbers.push_back(n);
-  }
-  return numbers;
-}
-
-std::vector<fs::path> entries(const fs::path& folder, const std::string& prefix) {
-  std::vector<fs::path> found;
-  std::error_code ec;
-  for (fs::directory_iterator it(folder, ec), end; !ec && it != end; it.increment(ec)) {
-    if (it->path().filename().string().rfind(prefix, 0) == 0) found.push_back(it->path());
-  }
-  std::sort(found.begin(), found.end(), [](const fs::path& a, const fs::path& b) {
-    return numbers_in(a.filename()) > numbers_in(b.filename());
-  });
-  return found;
-}
-
 // libonnxruntime.so* in a folder, newest first. Links to the same file count once.
 std::vector<std::string> runtimes_in(const fs::path& folder) {
   std::vector<std::string> found;
   std::vector<fs::path> seen;
-  for (const fs::path& p : entries(folder, "libonnxruntime.so")) {
+  for (const fs::path& p : newest_first(folder, "libonnxruntime.so")) {
     std::error_code ec;
     const fs::path real = fs::canonical(p, ec);
     if (ec || std::find(seen.begin(), seen.end(), real) != seen.end()) continue;
@@ -77,20 +50,16 @@ std::vector<std::string> runtimes_in(const fs::path& folder) {
 void add_python_prefix(const fs::path& prefix, const std::string& source, std::vector<Candidate>& candidates,
                        std::vector<std::string>& tried) {
   bool any = false;
-  for (const char* lib : {"lib", "lib64", "local/lib"}) {
-    for (const fs::path& python : entries(prefix / lib, "python")) {
-      for (const char* site : {"site-packages", "dist-packages"}) {
-        const fs::path capi = python / site / "onnxruntime" / "capi";
-        std::error_code ec;
-        if (!fs::is_directory(capi, ec)) continue;
-        any = true;
-        const std::vector<std::string> found = runtimes_in(capi);
-        for (const std::string& p : found) candidates.push_back({p, source});
-        if (found.empty()) {
-          tried.push_back(source + ": " + capi.string() +
-                          " has no libonnxruntime.so (wheels carry it from onnxruntime 1.19 on)");
-        }
-      }
+  for (const fs::path& site : site_packages(prefix)) {
+    const fs::path capi = site / "onnxruntime" / "capi";
+    std::error_code ec;
+    if (!fs::is_directory(capi, ec)) continue;
+    any = true;
+    const std::vector<std::string> found = runtimes_in(capi);
+    for (const std::string& p : found) candidates.push_back({p, source});
+    if (found.empty()) {
+      tried.push_back(source + ": " + capi.string() +
+                      " has no libonnxruntime.so (wheels carry it from onnxruntime 1.19 on)");
     }
   }
   if (!any) tried.push_back(source + ": no onnxruntime package in " + prefix.string());
@@ -115,41 +84,6 @@ std::vector<Candidate> named_by_user(const std::string& path, const std::string&
             tried.back().substr(source.size() + 2) + "). " + kHowToGetOne);
   }
   return found;
-}
-
-fs::path on_path(const std::string& program) {
-  std::stringstream path(environment("PATH"));
-  for (std::string folder; std::getline(path, folder, ':');) {
-    std::error_code ec;
-    const fs::path p = fs::path(folder) / program;
-    if (!folder.empty() && fs::is_regular_file(p, ec)) return p;
-  }
-  return {};
-}
-
-void add_python(std::vector<Candidate>& candidates, std::vector<std::string>& tried) {
-  for (const char* name : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
-    const std::string prefix = environment(name);
-    if (!prefix.empty())
-      add_python_prefix(prefix, std::string("Python environment ") + name, candidates, tried);
-  }
-  // A program that a wheel installed lies somewhere below the prefix of its environment.
-  std::error_code ec;
-  const fs::path self = fs::read_symlink("/proc/self/exe", ec);
-  for (fs::path p = self.parent_path(); !ec && p.has_relative_path(); p = p.parent_path()) {
-    if (fs::exists(p / "pyvenv.cfg", ec)) {
-      add_python_prefix(p, "Python environment of this program", candidates, tried);
-      break;
-    }
-  }
-  const fs::path python = on_path("python3");
-  if (python.empty()) {
-    tried.push_back("Python: no python3 on PATH");
-  } else {
-    add_python_prefix(python.parent_path().parent_path(), "Python " + python.string(), candidates, tried);
-  }
-  const std::string home = environment("HOME");
-  if (!home.empty()) add_python_prefix(fs::path(home) / ".local", "Python user packages", candidates, tried);
 }
 
 }  // namespace
@@ -200,7 +134,12 @@ Runtime Runtime::find(const std::string& path) {
     candidates = path.empty() ? named_by_user(from_environment, "OPBRIDGE_ORT")
                               : named_by_user(path, "the given path");
   } else {
-    add_python(candidates, tried);
+    bool python = false;
+    for (const PythonPrefix& prefix : python_prefixes()) {
+      add_python_prefix(prefix.path, prefix.source, candidates, tried);
+      python = python || prefix.source.rfind("Python /", 0) == 0;
+    }
+    if (!python) tried.push_back("Python: no python3 on PATH");
     for (const char* soname : {"libonnxruntime.so.1", "libonnxruntime.so"})
       candidates.push_back({soname, "the system"});
   }
