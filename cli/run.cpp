@@ -5,7 +5,9 @@
 #include <cstdio>
 #include <filesystem>
 #include <limits>
+#include <map>
 #include <memory>
+#include <optional>
 #include <set>
 
 #include "command.h"
@@ -40,6 +42,8 @@ constexpr const char* kExamples = R"(Examples:
   opbridge run m.onnx --test-data test_data_set_0 --rtol 1e-4
   opbridge run m.onnx --random --provider cuda --ort /opt/onnxruntime/lib
 
+With --provider cuda --allow-fallback one more run says which nodes ran where, and how many copies between host
+and device that cost.
 Random values: floats uniform in [-1, 1), integers and bools 0 or 1; the same for the same --seed.
 Exit codes: 0 done, 1 failed or test data not reproduced, 2 wrong command line.)";
 
@@ -265,6 +269,30 @@ int run_test_data(const Runtime& runtime, const Session& session, const Options&
   return all_equal ? kOk : kFailed;
 }
 
+// Which provider ran what. Of the CPU's nodes each is named: those are what CUDA could not run.
+std::string placement_text(const Placement& placement) {
+  std::map<std::string, std::vector<std::string>> by_provider;
+  for (const Placement::Node& node : placement.nodes)
+    by_provider[node.provider].push_back(node.op + " '" + node.name + "'");
+  std::string text;
+  for (const auto& [provider, nodes] : by_provider) {
+    text += provider + ": " + std::to_string(nodes.size()) + (nodes.size() == 1 ? " node" : " nodes");
+    constexpr size_t kShown = 8;
+    const size_t shown = provider == "CPUExecutionProvider" ? nodes.size() : std::min(kShown, nodes.size());
+    for (size_t i = 0; i < shown; ++i) text += (i == 0 ? ": " : ", ") + nodes[i];
+    if (shown < nodes.size()) text += " and " + std::to_string(nodes.size() - shown) + " more";
+    text += "\n";
+  }
+  return text + "copies between host and device: " + std::to_string(placement.copies) + "\n";
+}
+
+Json placement_json(const Placement& placement) {
+  Json nodes = Json::array();
+  for (const Placement::Node& node : placement.nodes)
+    nodes.push_back({{"name", node.name}, {"op", node.op}, {"provider", node.provider}});
+  return {{"nodes", nodes}, {"copies", placement.copies}};
+}
+
 double milliseconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
 }
@@ -297,6 +325,9 @@ int run(const Options& options) {
                     std::to_string(s.inf) + " infinite elements of " + std::to_string(array.count()));
   }
   print_warnings(session);
+  std::optional<Placement> placement;
+  if (options.session.provider == "cuda" && options.session.allow_fallback)
+    placement = find_placement(runtime, options.model, inputs.arrays, options.session);
 
   if (options.json) {
     Json in = Json::array(), out = Json::array();
@@ -308,20 +339,22 @@ int run(const Options& options) {
       out.push_back(json_row(info.name, outputs.at(info.name)));
       if (!files.empty()) out.back()["file"] = file_of(info.name);
     }
-    print_json({{"model", options.model},
-                {"runtime", runtime_json(runtime)},
-                {"provider", session.provider()},
-                {"inputs", in},
-                {"outputs", out},
-                {"times_ms",
-                 {{"load", load_ms},
-                  {"median", median},
-                  {"min", times.front()},
-                  {"max", times.back()},
-                  {"repeat", options.repeat},
-                  {"warmup", options.warmup}}},
-                {"notes", notes},
-                {"warnings", session.warnings()}});
+    Json result = {{"model", options.model},
+                   {"runtime", runtime_json(runtime)},
+                   {"provider", session.provider()},
+                   {"inputs", in},
+                   {"outputs", out},
+                   {"times_ms",
+                    {{"load", load_ms},
+                     {"median", median},
+                     {"min", times.front()},
+                     {"max", times.back()},
+                     {"repeat", options.repeat},
+                     {"warmup", options.warmup}}},
+                   {"notes", notes},
+                   {"warnings", session.warnings()}};
+    if (placement) result["placement"] = placement_json(*placement);
+    print_json(result);
     return kOk;
   }
   std::vector<std::vector<std::string>> rows = {
@@ -338,6 +371,7 @@ int run(const Options& options) {
     rows.push_back(table_row(info.name, outputs.at(info.name), file_of(info.name)));
   }
   std::printf("%s\n%s\n", title(options, runtime, session).c_str(), table(rows).c_str());
+  if (placement) std::printf("%s", printable(placement_text(*placement)).c_str());
   for (const std::string& note : notes) std::printf("note: %s\n", printable(note).c_str());
   std::printf("load %s ms; run: median %s ms, min %s ms (%d run%s after %d warm-up)\n",
               number(load_ms).c_str(), number(median).c_str(), number(times.front()).c_str(), options.repeat,

@@ -172,6 +172,44 @@ TEST_F(Runner, RunsAModel) {
   EXPECT_EQ(session.run({{"x", Array(DType::f32, {0, 3})}}).at("y").to_string(), "f32[0,3]");
 }
 
+TEST_F(Runner, ComputesIntoGivenMemory) {
+  const Session session(Runtime::find(), add_model());
+  const Array x = Array::of<float>({1, 3}, {1, 2, 3}), memory(DType::f32, {1, 3});
+  const DeviceArray y = session.run_on_device({{"x", x}}, {{"y", memory}}).at("y");
+  EXPECT_EQ(y.memory.get(), memory.data());
+  EXPECT_EQ(memory.as<float>()[2], 13);
+
+  DeviceArray allocated;
+  {
+    const Session gone(Runtime::find(), add_model());
+    allocated = gone.run_on_device({{"x", x}}).at("y");
+  }
+  EXPECT_EQ(allocated.to_string(), "f32[1,3]");
+  EXPECT_EQ(allocated.on_cpu().as<float>()[0], 11);
+
+  const auto run_into = [&](const char* name, const DeviceArray& output) {
+    return error_of([&] { session.run_on_device({{"x", x}}, {{name, output}}); });
+  };
+  EXPECT_HAS(run_into("z", memory), "the model has no output 'z'; it has y");
+  EXPECT_HAS(run_into("y", Array(DType::f64, {1, 3})), "output 'y' must be f32[batch,3], got f64[1,3]");
+  EXPECT_HAS(run_into("y", Array(DType::f32, {2, 3})),
+             "shape");  // ONNX Runtime's words: only it knows the batch
+  EXPECT_HAS(error_of([&] { session.run_on_device({}); }), "input 'x' (f32[batch,3]) is missing");
+  const DeviceArray on_gpu(DType::f32, {1, 3}, x.memory(), Device::kCuda);
+  EXPECT_HAS(error_of([&] { session.run_on_device({{"x", on_gpu}}); }),
+             "input 'x' is f32[1,3] on CUDA device 0, but the session runs on the CPU");
+}
+
+TEST_F(Runner, WritesAProfile) {
+  SessionOptions options;
+  options.profile = path("profile");
+  Session session(Runtime::find(), add_model(), options);
+  session.run({{"x", Array(DType::f32, {1, 3})}});
+  const std::string file = session.end_profiling();
+  EXPECT_EQ(file.rfind(options.profile, 0), 0u) << file;
+  EXPECT_GT(fs::file_size(file), 0u);
+}
+
 TEST_F(Runner, OutputsOutliveTheSession) {
   Array y;
   {

@@ -1,11 +1,15 @@
 """Where nodes run, with ONNX Runtime's Azure provider in CUDA's place (tests/cuda), and runs without copies."""
 
+import json
+import os
+import subprocess
+
 import numpy as np
 import onnx
 import opbridge
 import pytest
 import torch
-from conftest import built
+from conftest import BUILD, built
 from onnx import TensorProto, helper
 
 CPU = "CPUExecutionProvider"
@@ -47,6 +51,77 @@ print(opbridge.placement(model, {"x": x}, [library], providers=["AzureExecutionP
         "CPUExecutionProvider: Add 'add'",
         "copies between host and device: 0",
     ]
+
+
+def run_stand_in(tmp_path, model, *arguments, code=0):
+    """`opbridge run`, built with the Azure provider in CUDA's place."""
+    import onnxruntime
+
+    onnx.save(model, tmp_path / "m.onnx")
+    command = [
+        BUILD / "bin/opbridge_stand_in",
+        "run",
+        tmp_path / "m.onnx",
+        "--library",
+        built("my_custom_ops_emulated"),
+    ]
+    environment = os.environ | {"OPBRIDGE_ORT": os.path.dirname(onnxruntime.__file__)}
+    done = subprocess.run(
+        [*command, "--random", "--provider", "cuda", *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == code, done.stderr
+    return done.stderr if code else done.stdout
+
+
+def test_the_command_refuses_silent_fallback(model, tmp_path):
+    message = run_stand_in(tmp_path, model, code=1)
+    assert "fallback to CPU EP has been explicitly disabled" in message
+    assert "--allow-fallback" in message
+
+
+def test_the_command_says_what_fell_back(model, tmp_path):
+    text = run_stand_in(tmp_path, model, "--allow-fallback")
+    assert "AzureExecutionProvider: 1 node: my_clip 'clip'\nCPUExecutionProvider: 1 node: Add 'add'\n" in text
+    assert "copies between host and device: 0\n" in text
+    assert json.loads(run_stand_in(tmp_path, model, "--allow-fallback", "--json"))["placement"] == {
+        "nodes": [
+            {"name": "add", "op": "Add", "provider": CPU},
+            {"name": "clip", "op": "my_clip", "provider": "AzureExecutionProvider"},
+        ],
+        "copies": 0,
+    }
+
+
+def test_a_node_that_runs_often_is_told_once(tmp_path):
+    """The body of a Loop, three times."""
+    tensor, value = helper.make_tensor, helper.make_tensor_value_info
+    body = helper.make_graph(
+        [
+            helper.make_node("Add", ["v", "v"], ["w"], name="double"),
+            helper.make_node("Identity", ["c"], ["d"], name="on"),
+        ],
+        "body",
+        [
+            value("i", TensorProto.INT64, []),
+            value("c", TensorProto.BOOL, []),
+            value("v", TensorProto.FLOAT, [1]),
+        ],
+        [value("d", TensorProto.BOOL, []), value("w", TensorProto.FLOAT, [1])],
+    )
+    graph = helper.make_graph(
+        [helper.make_node("Loop", ["trips", "", "x"], ["y"], name="loop", body=body)],
+        "g",
+        [value("x", TensorProto.FLOAT, [1])],
+        [value("y", TensorProto.FLOAT, [1])],
+        [tensor("trips", TensorProto.INT64, [], [3])],
+    )
+    looped = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    found = opbridge.placement(looped, {"x": np.ones(1, np.float32)})
+    assert found.on(CPU).count("double") == 1
+    assert "loop" in found.on(CPU)
 
 
 def test_fallback_of_a_missing_provider_shows(model, my_clip_path):

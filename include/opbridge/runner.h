@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "opbridge/context.h"
 #include "opbridge/error.h"
 #include "opbridge/tensor.h"
 
@@ -47,6 +48,8 @@ class Array {
   int64_t count() const { return count_; }
   size_t bytes() const { return static_cast<size_t>(count_) * dtype_size(dtype_); }
   void* data() const { return data_.get(); }
+  /// Shares the ownership of the memory.
+  const std::shared_ptr<void>& memory() const { return data_; }
   /// The elements; T must be the element type.
   template <class T>
   T* as() const {
@@ -66,6 +69,35 @@ class Array {
 };
 
 using Arrays = std::map<std::string, Array>;
+
+/// A tensor where it is, on the CPU or on a GPU: contiguous, row-major. Copies share the memory.
+struct DeviceArray {
+  DeviceArray() = default;
+  /// The same memory.
+  DeviceArray(const Array& array) : dtype(array.dtype()), shape(array.shape()), memory(array.memory()) {}
+  /// `memory` holds the elements, and keeps them alive.
+  DeviceArray(DType dtype_, std::vector<int64_t> shape_, std::shared_ptr<void> memory_,
+              Device device_ = Device::kCpu, int device_id_ = 0)
+      : dtype(dtype_),
+        shape(std::move(shape_)),
+        memory(std::move(memory_)),
+        device(device_),
+        device_id(device_id_) {}
+
+  size_t bytes() const;
+  /// "f32[2,3] on CUDA device 0"
+  std::string to_string() const;
+  /// As an Array; throws for memory of a GPU, which this does not copy.
+  Array on_cpu() const;
+
+  DType dtype = DType::f32;
+  std::vector<int64_t> shape = {0};
+  std::shared_ptr<void> memory;  // on CUDA a device pointer
+  Device device = Device::kCpu;
+  int device_id = 0;
+};
+
+using DeviceArrays = std::map<std::string, DeviceArray>;
 
 /// Reads .npy, .npz, an ONNX TensorProto (.pb), or a folder of .npy and .pb files. Names are those inside an
 /// .npz or .pb, else the file's without its ending. numpy writes bfloat16 as '<V2', so two-byte voids are
@@ -130,6 +162,8 @@ struct SessionOptions {
   int device_id = 0;
   int threads = 0;  // inside an operator; 0: ONNX Runtime decides
   Optimization optimization = Optimization::kAll;
+  /// Not empty: ONNX Runtime records what it does, and end_profiling() writes it to <profile>_<time>.json.
+  std::string profile;
 };
 
 /// A model ready to run. Before ONNX Runtime sees it, the model is checked against the libraries' manifests:
@@ -150,6 +184,16 @@ class Session {
   /// Checks the inputs against inputs(), computes all outputs. May be called from several threads.
   Arrays run(const Arrays& inputs) const;
 
+  /// run() on tensors where they are (ONNX Runtime's I/O binding). The inputs lie on the CPU or on the GPU of a
+  /// session on CUDA; the result is all outputs, in GPU memory there, on the CPU elsewhere. An output that `outputs` has
+  /// is computed into that memory, whose shape must be the one that comes out, and which no input may overlap. Nothing
+  /// is copied between host and device but what lies on the other side. What fills the inputs must be done before the
+  /// call; the outputs are ready when it returns.
+  DeviceArrays run_on_device(const DeviceArrays& inputs, const DeviceArrays& outputs = {}) const;
+
+  /// Writes the profile that SessionOptions::profile asked for, and returns its file. Once.
+  std::string end_profiling();
+
   /// The provider it got: "cpu" also where CUDA was asked for, does not work and fallback is allowed.
   const std::string& provider() const;
 
@@ -160,5 +204,19 @@ class Session {
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+/// Which provider ran the nodes of a model.
+struct Placement {
+  struct Node {
+    std::string name, op, provider;  // provider: "CPUExecutionProvider"
+  };
+  std::vector<Node> nodes;  // each that ran once, in their order, without copies
+  int64_t copies = 0;       // how often a tensor was copied between host and device memory for a node
+};
+
+/// Runs the model once, in a session of its own, and says where its nodes ran: with fallback allowed, which of
+/// them CUDA left to the CPU, and what that cost. Throws what the session and its run throw.
+Placement find_placement(const Runtime& runtime, const std::string& model, const Arrays& inputs,
+                         SessionOptions options);
 
 }  // namespace opbridge

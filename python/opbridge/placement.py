@@ -16,8 +16,8 @@ _COPIES = ("MemcpyFromHost", "MemcpyToHost")
 
 @dataclass(frozen=True)
 class Placement:
-    """One run of a model. `nodes`: (name, operator, provider) of each node that ran, in their order, copies left out;
-    `copies`: how often a tensor was copied between host and device memory for a node."""
+    """One run of a model. `nodes`: (name, operator, provider) of each node that ran once, in their order, copies left
+    out; `copies`: how often a tensor was copied between host and device memory for a node."""
 
     nodes: tuple
     copies: int
@@ -62,7 +62,7 @@ def placement(model, inputs, libraries=(), *, session_options=None, **options):
             nodes.append(
                 (event["name"].removesuffix("_kernel_time"), arguments["op_name"], arguments["provider"])
             )
-    return Placement(tuple(nodes), copies)
+    return Placement(tuple(dict.fromkeys(nodes)), copies)
 
 
 def run_on_device(opened, inputs):

@@ -75,6 +75,20 @@ void Array::expect(DType dtype) const {
   }
 }
 
+size_t DeviceArray::bytes() const {
+  return static_cast<size_t>(checked_count(dtype, shape)) * dtype_size(dtype);
+}
+
+std::string DeviceArray::to_string() const {
+  return dtype_name(dtype) + shape_to_string(shape.data(), static_cast<int>(shape.size())) +
+         (device == Device::kCpu ? "" : " on CUDA device " + std::to_string(device_id));
+}
+
+Array DeviceArray::on_cpu() const {
+  if (device != Device::kCpu) throw InvalidArgument(to_string() + ": copy it to the host first (cudaMemcpy)");
+  return {dtype, shape, memory};
+}
+
 // --- element types
 
 namespace {

@@ -1,12 +1,11 @@
 // Loads a model into an ONNX Runtime and runs it.
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <mutex>
 #include <set>
 
 #include "core/text.h"
+#include "cuda_provider.h"
 #include "library_file.h"
 #include "model.h"
 #include "onnx_types.h"
@@ -25,15 +24,20 @@ struct Session::Impl {
       : runtime(std::move(runtime)), api(this->runtime->api) {}
   ~Impl() {
     if (session != nullptr) api->ReleaseSession(session);
-    if (memory != nullptr) api->ReleaseMemoryInfo(memory);
+    for (OrtMemoryInfo* m : {cpu_memory, gpu_memory}) {
+      if (m != nullptr) api->ReleaseMemoryInfo(m);
+    }
   }
 
-  void create(const std::string& model, const SessionOptions& options,
+  void create(const ModelInfo& model, const SessionOptions& options,
               const std::vector<LibraryFile>& libraries);
-  void use_cuda(OrtSessionOptions* native, const SessionOptions& options) const;
   void read_arguments(const ModelInfo& model);
   TensorInfo read_argument(const std::string& name, OrtTypeInfo* type, const char* role) const;
-  OrtValue* wrap(const TensorInfo& info, const Array& array) const;
+  OrtValue* wrap(const TensorInfo& info, const DeviceArray& array, const char* role) const;
+  DeviceArray unwrap(const TensorInfo& info, std::shared_ptr<OrtValue> value) const;
+  template <class Given>
+  std::vector<std::pair<const TensorInfo*, const typename Given::mapped_type*>> match_inputs(
+      const Given& inputs) const;
 
   void warn(const std::string& text) {
     const std::lock_guard<std::mutex> lock(mutex);
@@ -51,8 +55,9 @@ struct Session::Impl {
   std::shared_ptr<Runtime::Impl> runtime;
   const OrtApi* api;
   OrtSession* session = nullptr;
-  OrtMemoryInfo* memory = nullptr;
+  OrtMemoryInfo *cpu_memory = nullptr, *gpu_memory = nullptr;  // the latter with CUDA only
   std::string provider;
+  int device_id = 0;
   std::vector<TensorInfo> inputs, outputs;
   mutable std::mutex mutex;
   std::vector<std::string> warnings;
@@ -90,30 +95,27 @@ std::string advice(const std::string& text, const std::vector<LibraryFile>& libr
       says("Current official support for domain")) {
     return ". The model is newer than this runtime: take a newer ONNX Runtime, or export for an older opset";
   }
-  if (says("fallback to the CPU EP has been explicitly disabled")) {
+  if (says("fallback to CPU EP has been explicitly disabled")) {
     return ". Some of its operators have no CUDA kernel; allowing fallback (--allow-fallback) runs those on "
            "the CPU";
   }
   return "";
 }
 
-// A wheel's CUDA provider needs CUDA libraries that pip puts beside it, where the dynamic loader does not
-// look. Those that are loaded already it takes by their names. What is missing is left to the provider's own
-// message.
-void preload_cuda_libraries(const fs::path& runtime) {
-  const fs::path packages = runtime.parent_path().parent_path().parent_path() / "nvidia";
-  for (const char* name : {"libcudart.so.", "libcublasLt.so.", "libcublas.so.", "libnvrtc.so.",
-                           "libnvJitLink.so.", "libcurand.so.", "libcufft.so.", "libcudnn.so."}) {
-    std::error_code ec;
-    for (fs::directory_iterator package(packages, ec), end; !ec && package != end; package.increment(ec)) {
-      std::error_code no_lib;
-      for (fs::directory_iterator it(package->path() / "lib", no_lib); !no_lib && it != end;
-           it.increment(no_lib)) {
-        if (it->path().filename().string().rfind(name, 0) == 0)
-          dlopen(it->path().c_str(), RTLD_NOW | RTLD_LOCAL);
-      }
-    }
+// Throws for nodes that the libraries themselves say CUDA cannot run: ONNX Runtime names none of them.
+void check_kernels(const ModelInfo& model, const std::vector<LibraryFile>& libraries) {
+  std::vector<std::string> without;
+  for (const CustomNode& node : model.custom_nodes) {
+    const LibraryFile* library = find_library(node, libraries);
+    if (library == nullptr) continue;
+    const auto& devices = library->find_operator(node.op)->at("devices");
+    if (std::find(devices.begin(), devices.end(), "cuda") == devices.end()) without.push_back(node.title());
   }
+  if (without.empty()) return;
+  throw Error(ErrorKind::kNotSupported,
+              "provider 'cuda': the library has no CUDA kernel for " + list_of(without, "and") +
+                  ": use a library built with CUDA, or allow fallback (--allow-fallback) to run these nodes "
+                  "on the CPU");
 }
 
 GraphOptimizationLevel native_level(Optimization level) {
@@ -132,38 +134,7 @@ GraphOptimizationLevel native_level(Optimization level) {
 
 }  // namespace
 
-// Adds the CUDA provider. Without fallback the CPU provider is not in the list and the runtime is told to
-// refuse nodes that only it could run.
-void Session::Impl::use_cuda(OrtSessionOptions* native, const SessionOptions& options) const {
-  const std::vector<std::string> offered = Runtime(runtime).providers();
-  if (std::find(offered.begin(), offered.end(), "CUDAExecutionProvider") == offered.end()) {
-    throw Error(ErrorKind::kNotSupported, "ONNX Runtime " + runtime->version + " at " + runtime->path +
-                                              " has no CUDA provider (it has " + list_of(offered) +
-                                              "): install onnxruntime-gpu, name another runtime (--ort, "
-                                              "OPBRIDGE_ORT), or take the provider cpu");
-  }
-  preload_cuda_libraries(runtime->path);
-  const std::string what = "the CUDA provider of ONNX Runtime " + runtime->version + " cannot be used";
-  OrtPtr<OrtCUDAProviderOptionsV2> cuda(api->ReleaseCUDAProviderOptions);
-  const std::string device = std::to_string(options.device_id);
-  const char* keys[] = {"device_id"};
-  const char* values[] = {device.c_str()};
-  try {
-    check(api, api->CreateCUDAProviderOptions(cuda.out()), what);
-    check(api, api->UpdateCUDAProviderOptions(cuda.get(), keys, values, 1), what);
-    check(api, api->SessionOptionsAppendExecutionProvider_CUDA_V2(native, cuda.get()), what);
-  } catch (const Error& e) {
-    throw Error(e.kind(),
-                std::string(e.what()) +
-                    ". It needs a GPU driver and the CUDA and cuDNN libraries it was built with: pip "
-                    "install 'onnxruntime-gpu[cuda,cudnn]'");
-  }
-  if (!options.allow_fallback) {
-    check(api, api->AddSessionConfigEntry(native, "session.disable_cpu_ep_fallback", "1"));
-  }
-}
-
-void Session::Impl::create(const std::string& model, const SessionOptions& options,
+void Session::Impl::create(const ModelInfo& model, const SessionOptions& options,
                            const std::vector<LibraryFile>& libraries) {
   if (options.provider != "cpu" && options.provider != "cuda") {
     throw InvalidArgument("unknown provider '" + options.provider + "': cpu or cuda");
@@ -178,19 +149,29 @@ void Session::Impl::create(const std::string& model, const SessionOptions& optio
   }
   if (options.threads > 0) check(api, api->SetIntraOpNumThreads(native.get(), options.threads));
   check(api, api->SetSessionGraphOptimizationLevel(native.get(), native_level(options.optimization)));
-  if (options.provider == "cuda") use_cuda(native.get(), options);
+  if (!options.profile.empty()) check(api, api->EnableProfiling(native.get(), options.profile.c_str()));
+  if (options.provider == "cuda") {
+    append_cuda(Runtime(runtime), api, native.get(), options.device_id);
+    if (!options.allow_fallback) {
+      check_kernels(model, libraries);
+      // The CPU provider is not in the list, and the runtime is to refuse what only that could run.
+      check(api, api->AddSessionConfigEntry(native.get(), "session.disable_cpu_ep_fallback", "1"));
+    }
+  }
   for (const LibraryFile& library : libraries) {
     check(api, api->RegisterCustomOpsLibrary_V2(native.get(), library.path.c_str()),
           "'" + library.path + "'");
   }
   try {
-    check(api, api->CreateSession(runtime->env, model.c_str(), native.get(), &session));
+    check(api, api->CreateSession(runtime->env, model.path.c_str(), native.get(), &session));
   } catch (const Error& e) {
-    throw Error(e.kind(), "ONNX Runtime " + runtime->version + " does not load '" + model + "': " + e.what() +
-                              advice(e.what(), libraries));
+    throw Error(e.kind(), "ONNX Runtime " + runtime->version + " does not load '" + model.path +
+                              "': " + e.what() + advice(e.what(), libraries));
   }
-  check(api, api->CreateCpuMemoryInfo(OrtArenaAllocator, OrtMemTypeDefault, &memory));
+  check(api, api->CreateCpuMemoryInfo(OrtArenaAllocator, OrtMemTypeDefault, &cpu_memory));
+  if (options.provider == "cuda") gpu_memory = cuda_memory(api, options.device_id);
   provider = options.provider;
+  device_id = options.device_id;
 }
 
 TensorInfo Session::Impl::read_argument(const std::string& name, OrtTypeInfo* type, const char* role) const {
@@ -267,13 +248,13 @@ Session::Session(const Runtime& runtime, const std::string& model, const Session
     throw InvalidArgument(message);
   }
   try {
-    impl_->create(model, options, libraries);
+    impl_->create(info, options, libraries);
   } catch (const Error& e) {
     if (options.provider != "cuda" || !options.allow_fallback) throw;
     SessionOptions on_cpu = options;
     on_cpu.provider = "cpu";
     impl_->warn(std::string(e.what()) + ". Running on the CPU, as fallback is allowed");
-    impl_->create(model, on_cpu, libraries);
+    impl_->create(info, on_cpu, libraries);
   }
   impl_->read_arguments(info);
 }
@@ -292,46 +273,101 @@ std::vector<std::string> Session::warnings() const {
   return impl_->warnings;
 }
 
-// Checks one input against what the model declares and hands its memory over.
-OrtValue* Session::Impl::wrap(const TensorInfo& info, const Array& array) const {
-  bool fits = array.dtype() == info.dtype && (!info.rank_known || array.shape().size() == info.dims.size());
+std::string Session::end_profiling() {
+  OrtAllocator* allocator = nullptr;
+  check(impl_->api, impl_->api->GetAllocatorWithDefaultOptions(&allocator));
+  char* file = nullptr;
+  check(impl_->api, impl_->api->SessionEndProfiling(impl_->session, allocator, &file));
+  const std::string path = file;
+  allocator->Free(allocator, file);
+  return path;
+}
+
+// Checks an array against what the model declares, and hands its memory over.
+OrtValue* Session::Impl::wrap(const TensorInfo& info, const DeviceArray& array, const char* role) const {
+  bool fits = array.dtype == info.dtype && (!info.rank_known || array.shape.size() == info.dims.size());
   for (size_t i = 0; fits && info.rank_known && i < info.dims.size(); ++i) {
-    fits = info.dims[i].size < 0 || info.dims[i].size == array.shape()[i];
+    fits = info.dims[i].size < 0 || info.dims[i].size == array.shape[i];
   }
+  const std::string what = std::string(role) + " '" + info.name + "' ";
   if (!fits) {
     throw InvalidArgument(
-        "input '" + info.name + "' must be " + info.to_string() + ", got " + array.to_string() +
-        (array.dtype() == info.dtype ? "" : "; convert it (numpy: x.astype(...)) before it is saved"));
+        what + "must be " + info.to_string() + ", got " + array.to_string() +
+        (array.dtype == info.dtype ? "" : "; convert it (numpy: x.astype(...)) before it is saved"));
+  }
+  if (array.device != Device::kCpu && (gpu_memory == nullptr || array.device_id != device_id)) {
+    throw InvalidArgument(what + "is " + array.to_string() + ", but the session runs on " +
+                          (gpu_memory == nullptr ? "the CPU" : "CUDA device " + std::to_string(device_id)));
   }
   OrtValue* value = nullptr;
   check(api, api->CreateTensorWithDataAsOrtValue(
-                 memory, array.data(), array.bytes(), array.shape().data(), array.shape().size(),
-                 static_cast<ONNXTensorElementDataType>(to_onnx_type(array.dtype())), &value));
+                 array.device == Device::kCpu ? cpu_memory : gpu_memory, array.memory.get(), array.bytes(),
+                 array.shape.data(), array.shape.size(),
+                 static_cast<ONNXTensorElementDataType>(to_onnx_type(array.dtype)), &value));
   return value;
+}
+
+// The result keeps ONNX Runtime's own memory alive: nothing is copied. The runtime must outlive it.
+DeviceArray Session::Impl::unwrap(const TensorInfo& info, std::shared_ptr<OrtValue> value) const {
+  if (value == nullptr) {
+    throw Error(ErrorKind::kInternal, "output '" + info.name +
+                                          "' was never computed: the operator that makes it "
+                                          "returned success without allocating it");
+  }
+  DeviceArray array;
+  OrtPtr<OrtTensorTypeAndShapeInfo> shape_info(api->ReleaseTensorTypeAndShapeInfo);
+  check(api, api->GetTensorTypeAndShape(value.get(), shape_info.out()), "output '" + info.name + "'");
+  ONNXTensorElementDataType element = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
+  check(api, api->GetTensorElementType(shape_info.get(), &element));
+  const auto dtype = from_onnx_type(element);
+  if (!dtype)
+    throw Error(ErrorKind::kNotSupported, "output '" + info.name + "' holds " + onnx_type_name(element));
+  array.dtype = *dtype;
+  size_t rank = 0;
+  check(api, api->GetDimensionsCount(shape_info.get(), &rank));
+  array.shape.resize(rank);
+  check(api, api->GetDimensions(shape_info.get(), array.shape.data(), rank));
+  void* data = nullptr;
+  check(api, api->GetTensorMutableData(value.get(), &data));
+  auto owner = std::make_shared<std::pair<std::shared_ptr<Runtime::Impl>, std::shared_ptr<OrtValue>>>(
+      runtime, std::move(value));
+  array.memory = std::shared_ptr<void>(owner, data);
+  return array;
+}
+
+// What is given for each input of the model, in its order.
+template <class Given>
+std::vector<std::pair<const TensorInfo*, const typename Given::mapped_type*>> Session::Impl::match_inputs(
+    const Given& given) const {
+  std::vector<std::string> known;
+  for (const TensorInfo& info : inputs) known.push_back(info.name);
+  for (const auto& array : given) {
+    if (std::find(known.begin(), known.end(), array.first) == known.end()) {
+      std::string hint = did_you_mean(array.first, known);
+      if (hint.empty()) hint = known.empty() ? "; it has none" : "; it has " + list_of(known);
+      throw InvalidArgument("the model has no input '" + array.first + "'" + hint);
+    }
+  }
+  std::vector<std::pair<const TensorInfo*, const typename Given::mapped_type*>> matched;
+  for (const TensorInfo& info : inputs) {
+    const auto array = given.find(info.name);
+    if (array != given.end()) {
+      matched.emplace_back(&info, &array->second);
+    } else if (!info.optional) {
+      throw InvalidArgument("input '" + info.name + "' (" + info.to_string() + ") is missing");
+    }
+  }
+  return matched;
 }
 
 Arrays Session::run(const Arrays& inputs) const {
   const OrtApi* api = impl_->api;
-  std::vector<std::string> known;
-  for (const TensorInfo& info : impl_->inputs) known.push_back(info.name);
-  for (const auto& given : inputs) {
-    if (std::find(known.begin(), known.end(), given.first) == known.end()) {
-      std::string hint = did_you_mean(given.first, known);
-      if (hint.empty()) hint = known.empty() ? "; it has none" : "; it has " + list_of(known);
-      throw InvalidArgument("the model has no input '" + given.first + "'" + hint);
-    }
-  }
   std::vector<std::shared_ptr<OrtValue>> keep;
   std::vector<const char*> input_names, output_names;
   std::vector<const OrtValue*> input_values;
-  for (const TensorInfo& info : impl_->inputs) {
-    const auto given = inputs.find(info.name);
-    if (given == inputs.end()) {
-      if (info.optional) continue;
-      throw InvalidArgument("input '" + info.name + "' (" + info.to_string() + ") is missing");
-    }
-    keep.emplace_back(impl_->wrap(info, given->second), api->ReleaseValue);
-    input_names.push_back(info.name.c_str());
+  for (const auto& [info, array] : impl_->match_inputs(inputs)) {
+    keep.emplace_back(impl_->wrap(*info, *array, "input"), api->ReleaseValue);
+    input_names.push_back(info->name.c_str());
     input_values.push_back(keep.back().get());
   }
   for (const TensorInfo& info : impl_->outputs) output_names.push_back(info.name.c_str());
@@ -340,38 +376,72 @@ Arrays Session::run(const Arrays& inputs) const {
                                input_values.size(), output_names.data(), output_names.size(), raw.data());
   std::vector<std::shared_ptr<OrtValue>> values;
   for (OrtValue* v : raw)
-    values.emplace_back(v, [api](OrtValue* p) {
-      if (p != nullptr) api->ReleaseValue(p);
-    });
+    values.push_back(v == nullptr ? nullptr : std::shared_ptr<OrtValue>(v, api->ReleaseValue));
   check(api, status);
 
   Arrays outputs;
   for (size_t i = 0; i < values.size(); ++i) {
-    const std::string& name = impl_->outputs[i].name;
-    if (values[i] == nullptr) {
-      throw Error(ErrorKind::kInternal, "output '" + name +
-                                            "' was never computed: the operator that makes it "
-                                            "returned success without allocating it");
-    }
-    OrtPtr<OrtTensorTypeAndShapeInfo> shape_info(api->ReleaseTensorTypeAndShapeInfo);
-    check(api, api->GetTensorTypeAndShape(values[i].get(), shape_info.out()), "output '" + name + "'");
-    ONNXTensorElementDataType element = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
-    check(api, api->GetTensorElementType(shape_info.get(), &element));
-    size_t rank = 0;
-    check(api, api->GetDimensionsCount(shape_info.get(), &rank));
-    std::vector<int64_t> shape(rank);
-    check(api, api->GetDimensions(shape_info.get(), shape.data(), rank));
-    void* data = nullptr;
-    check(api, api->GetTensorMutableData(values[i].get(), &data));
-    const auto dtype = from_onnx_type(element);
-    if (!dtype)
-      throw Error(ErrorKind::kNotSupported, "output '" + name + "' holds " + onnx_type_name(element));
-    // The array keeps ONNX Runtime's own memory alive: nothing is copied. The runtime must outlive it.
-    auto owner = std::make_shared<std::pair<std::shared_ptr<Runtime::Impl>, std::shared_ptr<OrtValue>>>(
-        impl_->runtime, values[i]);
-    outputs.emplace(name, Array(*dtype, std::move(shape), std::shared_ptr<void>(owner, data)));
+    const TensorInfo& info = impl_->outputs[i];
+    outputs.emplace(info.name, impl_->unwrap(info, values[i]).on_cpu());
   }
   return outputs;
+}
+
+DeviceArrays Session::run_on_device(const DeviceArrays& inputs, const DeviceArrays& outputs) const {
+  const OrtApi* api = impl_->api;
+  for (const auto& given : outputs) {
+    std::vector<std::string> known;
+    for (const TensorInfo& info : impl_->outputs) known.push_back(info.name);
+    if (std::find(known.begin(), known.end(), given.first) == known.end())
+      throw InvalidArgument("the model has no output '" + given.first + "'; it has " + list_of(known));
+  }
+  std::vector<std::shared_ptr<OrtValue>> keep;
+  OrtPtr<OrtIoBinding> binding(api->ReleaseIoBinding);
+  check(api, api->CreateIoBinding(impl_->session, binding.out()));
+  for (const auto& [info, array] : impl_->match_inputs(inputs)) {
+    keep.emplace_back(impl_->wrap(*info, *array, "input"), api->ReleaseValue);
+    check(api, api->BindInput(binding.get(), info->name.c_str(), keep.back().get()));
+  }
+  for (const TensorInfo& info : impl_->outputs) {
+    const auto given = outputs.find(info.name);
+    if (given == outputs.end()) {
+      check(api,
+            api->BindOutputToDevice(binding.get(), info.name.c_str(),
+                                    impl_->gpu_memory == nullptr ? impl_->cpu_memory : impl_->gpu_memory));
+    } else {
+      keep.emplace_back(impl_->wrap(info, given->second, "output"), api->ReleaseValue);
+      check(api, api->BindOutput(binding.get(), info.name.c_str(), keep.back().get()));
+    }
+  }
+  check(api, api->SynchronizeBoundInputs(binding.get()));
+  check(api, api->RunWithBinding(impl_->session, nullptr, binding.get()));
+  check(api, api->SynchronizeBoundOutputs(binding.get()));
+
+  OrtAllocator* allocator = nullptr;
+  check(api, api->GetAllocatorWithDefaultOptions(&allocator));
+  OrtValue** raw = nullptr;
+  size_t count = 0;
+  check(api, api->GetBoundOutputValues(binding.get(), allocator, &raw, &count));
+  std::vector<std::shared_ptr<OrtValue>> values;
+  for (size_t i = 0; i < count; ++i) values.emplace_back(raw[i], api->ReleaseValue);
+  if (raw != nullptr) allocator->Free(allocator, raw);
+
+  DeviceArrays result;
+  for (size_t i = 0; i < values.size(); ++i) {  // in the order in which they were bound
+    const TensorInfo& info = impl_->outputs[i];
+    const auto given = outputs.find(info.name);
+    if (given != outputs.end()) {
+      result.emplace(info.name, given->second);
+      continue;
+    }
+    DeviceArray array = impl_->unwrap(info, values[i]);
+    if (impl_->gpu_memory != nullptr) {
+      array.device = Device::kCuda;
+      array.device_id = impl_->device_id;
+    }
+    result.emplace(info.name, std::move(array));
+  }
+  return result;
 }
 
 }  // namespace opbridge

@@ -1,0 +1,12 @@
+#pragma once
+
+#include <string>
+
+#include "opbridge/runner.h"
+
+namespace opbridge {
+
+/// What a profile, the JSON that ONNX Runtime writes, says of where nodes ran.
+Placement read_profile(const std::string& json);
+
+}  // namespace opbridge
