@@ -759,7 +759,7 @@ def offers_no_cuda(project, ask):
     "onnxruntime and onnxruntime-gpu are both installed; they share a folder, and the CPU package's files lie there.",
     offers_no_cuda,
     [r"onnxruntime-gpu|onnxruntime_gpu", r"\bonnxruntime\b", r"(?i)both|overwr|conflict|together|same"],
-    code="python-two-runtimes",
+    code="python-two-runtimes-cuda",
     also=("driver-missing", "provider-missing"),
 )
 def both_packages(tmp):

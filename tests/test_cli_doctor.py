@@ -774,6 +774,12 @@ def _(tmp):
     return ["--ort", NEWEST], fake_python(tmp, onnxruntime="1.32.0", onnxruntime_gpu="1.30.0")
 
 
+@provoke("python-two-runtimes-cuda")
+def _(tmp):
+    environment = fake_python(tmp, onnxruntime="1.32.0", onnxruntime_training="1.19.0")
+    return ["--ort", NEWEST, "--provider", "cuda"], environment
+
+
 @provoke("python-other-runtime")
 def _(tmp):
     # The environment in use has no runtime in C, so that one of the python3 on PATH is found.

@@ -245,7 +245,7 @@ const std::vector<Entry> kCatalogue = {
     {"provider-missing", E, "Specified provider 'CUDAExecutionProvider' is not in available provider names",
      "This ONNX Runtime was built without CUDA.", "pip uninstall onnxruntime; pip install onnxruntime-gpu."},
     {"provider-library-missing", E, "Failed to create CUDAExecutionProvider. Require cuDNN 9.* and CUDA 13.*",
-     "The CUDA provider needs a library that is not found.",
+     "The CUDA provider needs a library that is not found, or that is there in another version.",
      "pip install 'onnxruntime-gpu[cuda,cudnn]', or install CUDA and cuDNN."},
     {"driver-missing", E,
      "CUDA driver version is insufficient for CUDA runtime version; no CUDA-capable device is detected",
@@ -261,8 +261,15 @@ const std::vector<Entry> kCatalogue = {
      "Build it where nvcc is: -DOPBRIDGE_CUDA=ON."},
     // ------------------------------------------------------------------------------------ Python
     {"python-two-runtimes", W, "CUDAExecutionProvider is not available although onnxruntime-gpu is installed",
-     "Both onnxruntime and onnxruntime-gpu are installed; they overwrite each other's files.",
+     "Several packages of ONNX Runtime are installed; they overwrite each other's files.",
      "pip uninstall -y onnxruntime onnxruntime-gpu, then install one."},
+    {"python-two-runtimes-cuda", E,
+     "CUDAExecutionProvider is not available although onnxruntime-gpu is installed; Failed to load library "
+     "libonnxruntime_providers_cuda.so",
+     "Several packages of ONNX Runtime are installed, and it is to run on CUDA: whichever was installed last "
+     "has "
+     "overwritten the others' files.",
+     "pip uninstall -y onnxruntime onnxruntime-gpu, then pip install onnxruntime-gpu."},
     {"python-other-runtime", W, "works in Python and not in C++, or the other way round",
      "Python's onnxruntime is another version than the ONNX Runtime looked at here.",
      "Use one of both: --ort <site-packages>/onnxruntime, or pip install onnxruntime==<version>."},

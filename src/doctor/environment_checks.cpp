@@ -55,11 +55,24 @@ void check_python(const Options& options, const RuntimeFacts& runtime, Report& r
   }
   report.facts["python"] = {{"site_packages", site.string()}, {"packages", shown}};
 
+  // Packages that all bring the module onnxruntime.
+  std::vector<std::string> runtimes, texts;
+  for (const char* name :
+       {"onnxruntime", "onnxruntime-gpu", "onnxruntime-training", "onnxruntime-openvino",
+        "onnxruntime-directml", "onnxruntime-rocm", "onnxruntime-migraphx", "onnxruntime-qnn"}) {
+    if (packages.count(name) == 0) continue;
+    runtimes.emplace_back(name);
+    texts.push_back(name + (" " + packages[name]));
+  }
+  if (runtimes.size() > 1) {
+    std::string uninstall = "pip uninstall -y";
+    for (const std::string& name : runtimes) uninstall += " " + name;
+    const bool cuda = options.provider == "cuda";
+    report.add(cuda ? "python-two-runtimes-cuda" : "python-two-runtimes", site.string(),
+               list_of(texts, "and"),
+               uninstall + (cuda ? ", then pip install onnxruntime-gpu" : ", then install one"));
+  }
   const bool cpu = packages.count("onnxruntime") != 0, gpu = packages.count("onnxruntime-gpu") != 0;
-  if (cpu && gpu)
-    report.add(
-        "python-two-runtimes", site.string(),
-        "onnxruntime " + packages["onnxruntime"] + " and onnxruntime-gpu " + packages["onnxruntime-gpu"]);
   if (!cpu && !gpu) return;
   const std::string version = gpu ? packages["onnxruntime-gpu"] : packages["onnxruntime"];
   if (runtime.usable && version != runtime.version && options.ort.empty())  // a named one is meant
@@ -140,6 +153,18 @@ bool has_code_for(const Json& architectures, int device) {
   return false;
 }
 
+// A library that is not found, and the version of it that is: "libcudnn.so.9 (but libcudnn.so.8)".
+std::string missing_library(const std::string& name, const std::string& file, const ElfFacts& elf) {
+  const size_t stop = name.rfind(".so.");
+  if (stop == std::string::npos) return name;
+  constexpr int kNewest = 30;
+  for (int version = kNewest; version > 0; --version) {
+    const std::string other = name.substr(0, stop + 4) + std::to_string(version);
+    if (!find_dependency(other, file, elf).empty()) return name + " (but " + other + ")";
+  }
+  return name;
+}
+
 std::string version_text(int cuda) {
   return std::to_string(cuda / 1000) + "." + std::to_string(cuda % 1000 / 10);
 }
@@ -191,7 +216,7 @@ void check_cuda(const RuntimeFacts& runtime, const std::vector<Library>& librari
     elf.run_path.push_back((it->path() / "lib").string());
   std::vector<std::string> missing;
   for (const std::string& n : elf.needed) {
-    if (find_dependency(n, provider, elf).empty()) missing.push_back(n);
+    if (find_dependency(n, provider, elf).empty()) missing.push_back(missing_library(n, provider, elf));
   }
   if (!missing.empty())
     report.add("provider-library-missing", provider,

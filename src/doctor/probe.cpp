@@ -364,7 +364,8 @@ void probe_session(const Options& options, const RuntimeFacts& runtime, const st
       {"Unsupported model IR version", "model-ir-too-new"},
       {"ONNX Runtime only *guarantees* support", "model-opset-too-new"},
       {"xternal data", "model-weights-missing"},
-      {"fallback to the CPU EP has been explicitly disabled", "operator-no-cuda-kernel"},
+      {"has no CUDA kernel for", "operator-no-cuda-kernel"},
+      {"fallback to CPU EP has been explicitly disabled", "operator-no-cuda-kernel"},
       {"Protobuf parsing failed", "model-not-onnx"},
   };
   for (const auto& [text, code] : kTexts) {
