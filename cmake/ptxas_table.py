@@ -6,9 +6,11 @@
 FILE keeps kernels from growing unseen. Its first line names the toolkit and architecture that it was measured with;
 where TOOLKIT is another one, nothing is checked. Each other line is a source, a kernel (whatever its template
 arguments), and the most registers, bytes of stack, of spills and of static shared memory it may use. A kernel above
-that fails the build; one that is not in FILE is shown with the line to add.
+that fails the build, and so does one that is not in FILE. With OPBRIDGE_UPDATE_PTXAS_BUDGET=1 in the environment of the
+build, the lines of every source that it compiles are written anew instead.
 """
 
+import fcntl
 import os
 import re
 import shutil
@@ -63,27 +65,50 @@ def table(rows):
 COLUMNS = ["registers", "stack", "spills", "shared"]
 
 
-def compare(rows, source, file, toolkit):
-    """(lines of kernels above their budget, lines of kernels without one)."""
+def read_budget(file):
+    """(toolkit, architecture, {(source, kernel): numbers})"""
     with open(file) as f:
         head, *lines = [line.split() for line in f if line.strip() and not line.startswith("#")]
-    above, unknown, used = [], [], {}
-    if head[0] != toolkit:
-        return above, unknown
-    budget = {(line[0], line[1]): [int(n) for n in line[2:]] for line in lines}
+    return head[0], head[1], {(line[0], line[1]): [int(n) for n in line[2:]] for line in lines}
+
+
+def measure(rows, arch):
+    """The most that each kernel uses, whatever its template arguments: {kernel: numbers}"""
+    used = {}
     for name, row in zip(readable([r["kernel"] for r in rows]), rows, strict=True):
-        if row["arch"] == head[1]:
+        if row["arch"] == arch:
             kernel = name.split("<")[0].split("::")[-1]
             most = used.get(kernel, [0] * len(COLUMNS))
             used[kernel] = [max(a, row[c]) for a, c in zip(most, COLUMNS, strict=True)]
+    return used
+
+
+def line_of(source, kernel, numbers):
+    return f"{source} {kernel} {' '.join(map(str, numbers))}"
+
+
+def compare(used, source, budget):
+    """A line for each kernel that is above its budget or has none."""
     for kernel, numbers in used.items():
         allowed = budget.get((source, kernel))
-        line = f"{source} {kernel} {' '.join(map(str, numbers))}"
         if allowed is None:
-            unknown.append(line)
+            yield f"{line_of(source, kernel, numbers)}  has no budget yet"
         elif any(n > a for n, a in zip(numbers, allowed, strict=True)):
-            above.append(f"{line}  instead of {' '.join(map(str, allowed))}")
-    return above, unknown
+            yield f"{line_of(source, kernel, numbers)}  instead of {' '.join(map(str, allowed))}"
+
+
+def update(used, source, file):
+    """Puts the lines of `source` in the place of those that are there."""
+    with open(file, "r+") as f:
+        fcntl.flock(f, fcntl.LOCK_EX)  # sources are compiled at the same time
+        lines = f.read().splitlines()
+        own = [i for i, line in enumerate(lines) if line.split()[:1] == [source]]
+        at = own[0] if own else len(lines)
+        kept = [line for line in lines[at:] if line.split()[:1] != [source]]
+        new = [line_of(source, kernel, numbers) for kernel, numbers in sorted(used.items())]
+        f.seek(0)
+        f.truncate()
+        f.write("\n".join([*lines[:at], *new, *kept]) + "\n")
 
 
 def main(arguments):
@@ -97,14 +122,17 @@ def main(arguments):
     if rows:
         print("\n".join(table(rows)))
     if budget and done.returncode == 0:
+        file, toolkit = budget
         source = next((os.path.basename(a) for a in arguments if a.endswith(".cu")), "")
-        above, unknown = compare(rows, source, *budget)
-        if unknown:
-            print(f"not yet in {budget[0]} (source, kernel, {', '.join(COLUMNS)}):", *unknown, sep="\n")
-        if above:
+        measured_with, arch, allowed = read_budget(file)
+        used = measure(rows, arch) if measured_with == toolkit else {}
+        if used and os.environ.get("OPBRIDGE_UPDATE_PTXAS_BUDGET") == "1":
+            update(used, source, file)
+        elif failed := list(compare(used, source, allowed)):
             print(
-                f"above {budget[0]} (source, kernel, {', '.join(COLUMNS)}):",
-                *above,
+                f"{file} allows less (source, kernel, {', '.join(COLUMNS)}):",
+                *failed,
+                "If that is meant: OPBRIDGE_UPDATE_PTXAS_BUDGET=1 cmake --build <this build folder>",
                 sep="\n",
                 file=sys.stderr,
             )
