@@ -16,7 +16,7 @@
 ///   NaN or infinity anywhere: R = I, t = 0, valid 0.
 /// Numerics: everything in f64, whatever T; covariance scaled by its largest entry, so that any unit of length
 ///   works.
-/// Memory: no workspace; an output may not alias an input.   Cost: O(B N), about 1 us a problem.
+/// Memory: no workspace; an output may not alias an input.   Cost: O(B N); 0.1 us a problem of 9 points with AVX2.
 /// Gradient: kabsch_solver_grad, for rotation and translation with respect to both point sets and the weights.
 ///   Where the pose is not unique the undetermined direction gets 0.
 /// Errors: shape or dtype outside this table.
@@ -26,6 +26,8 @@ void kabsch_solver_cuda(const opbridge::Call& call);
 void kabsch_solver_grad_cuda(const opbridge::Call& call);
 
 namespace pvn3d {
+
+constexpr int64_t kKabschGrain = 64;  // problems a CPU thread takes at a time
 
 /// One problem: n points of each set.
 template <class T>

@@ -1,5 +1,7 @@
 #include "kabsch_solver/kabsch_solver.h"
 
+#include <algorithm>
+
 #include "common/op_test.h"
 
 namespace {
@@ -80,6 +82,44 @@ TEST(KabschSolver, NoPoseIsTheIdentity) {
     EXPECT_EQ(r.outputs[1].as<double>(), (std::vector<double>{0, 0, 0}));
     EXPECT_EQ(r.outputs[2].as<int32_t>(), std::vector<int32_t>{0});
   }
+}
+
+// Problems side by side get the bits that each gets alone, those with no pose or many of them included.
+TEST(KabschSolver, ABatchGetsTheBitsOfItsProblems) {
+  constexpr int64_t kProblems = 37, kPoints = 5;
+  constexpr size_t kEach = 3 * kPoints;
+  auto a = cloud(kProblems * kPoints), b = cloud(kProblems * kPoints, 2);
+  std::vector<double> w(kProblems * kPoints, 0.5);
+  for (size_t i = 0; i < kProblems; ++i) {
+    double *pa = a.data() + kEach * i, *pb = b.data() + kEach * i;
+    if (i % 5 == 1) std::fill_n(pa, kEach, 0.25);
+    if (i % 7 == 2) pb[4] = i % 2 == 0 ? std::nan("") : INFINITY;
+    if (i % 11 == 3) w[kPoints * i] = -9;
+    if (i % 4 == 3) std::fill_n(pb, kEach - 3, 1.0);  // on a line
+    if (i % 13 == 4) std::transform(pa, pa + kEach, pb, [](double v) { return -1e-170 * v; });
+  }
+  const auto problems = [&](const std::vector<double>& p, int64_t first, int64_t count) {
+    const auto from = p.begin() + static_cast<std::ptrdiff_t>(kEach) * first;
+    return Array::of<double>({count, kPoints, 3}, {from, from + static_cast<std::ptrdiff_t>(kEach) * count});
+  };
+  const auto solve = [&](int64_t first, int64_t count) {
+    const auto from = w.begin() + kPoints * first;
+    return call("KabschSolver", {problems(a, first, count), problems(b, first, count),
+                                 Array::of<double>({count, kPoints}, {from, from + kPoints * count})});
+  };
+  const auto all = solve(0, kProblems);
+  ASSERT_EQ(all.error, "");
+  std::vector<std::vector<char>> joined(3);
+  for (int64_t i = 0; i < kProblems; ++i) {
+    const auto one = solve(i, 1);
+    ASSERT_EQ(one.error, "");
+    for (size_t k = 0; k < 3; ++k) {
+      joined[k].insert(joined[k].end(), one.outputs[k].data.begin(), one.outputs[k].data.end());
+    }
+  }
+  for (size_t k = 0; k < 3; ++k) EXPECT_EQ(all.outputs[k].data, joined[k]) << "output " << k;
+  const auto valid = all.outputs[2].as<int32_t>();
+  for (const int32_t worth : {0, 1, 2}) EXPECT_GT(std::count(valid.begin(), valid.end(), worth), 2);
 }
 
 // A weight of 0 takes a point out of it; only ratios of weights matter.
