@@ -167,6 +167,7 @@ class Operators:
         self._library = library
         self._functions = {o.snake_name: Function(library, o) for o in library.operators.values()}
         self._names = {o.name: o.snake_name for o in library.operators.values()}
+        vars(self).update(self._functions)  # found without __getattr__, which takes as long as half a call
 
     def __getattr__(self, name):
         if name.startswith("__"):
@@ -480,6 +481,7 @@ class Node:
             plan, outputs = plans.pop()
         else:
             plan, outputs = self._numpy_plan(arrays)
+            plans = self.plans_of(key)
         results = [np.empty(shape, dtype) for shape, dtype in outputs]
         tensors = iter(plan.tensors)
         for array in arrays:
@@ -492,7 +494,7 @@ class Node:
             workspace = np.empty(plan.workspace_bytes + _abi.WORKSPACE_ALIGNMENT, np.uint8)
             plan.host.workspace = _abi.aligned(_address(workspace))
         plan.run()
-        self.keep(key, (plan, outputs))
+        plans.append((plan, outputs))
         return results[0] if self.output_count == 1 else tuple(results)
 
     def _numpy_plan(self, arrays):
@@ -503,12 +505,9 @@ class Node:
     def plan(self, inputs, device):
         return _abi.Plan(self.api, self.handle, inputs, self.output_count, device)
 
-    def keep(self, key, plan):
-        """Lets a later call of the same shapes use the plan again."""
-        plans = self.plans.get(key)
-        if plans is None:
-            plans = _put(self.plans, key, [], _MAX_PLANS)
-        plans.append(plan)
+    def plans_of(self, key):
+        """The list in which a call leaves its plan for the next one of the same shapes."""
+        return _put(self.plans, key, [], _MAX_PLANS)
 
 
 def _put(cache, key, value, limit):
