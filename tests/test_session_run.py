@@ -95,6 +95,30 @@ def test_model_with_external_data(my_clip, make_model, tmp_path):
     assert session.run(None, {"x": np.asarray([-3, 3], np.float32)})[0].tolist() == [-1, 3]
 
 
+def test_shapes_change_from_run_to_run(my_clip, make_model):
+    """What was accepted once says nothing about the next shapes; an initializer serves them all, on every thread."""
+    model = make_model(shapes={"x": None, "y": None, "min": None})
+    model.graph.input.pop()
+    model.graph.initializer.append(numpy_helper.from_array(np.asarray([2], np.float32), "max"))
+    session = opbridge.session(model, libraries=[my_clip])
+
+    def run(shape, bound):
+        x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+        y = session.run(None, {"x": x, "min": np.full(bound, 1, np.float32)})[0]
+        np.testing.assert_array_equal(y, np.clip(x, 1, 2))
+
+    def run_many(thread):
+        for i in range(100):
+            run([(3,), (2, 2), (0,), (1, 5, 1), (4,)][(thread + i) % 5], [(), (1,)][i % 2])
+
+    for _ in range(2):
+        run((3,), (1,))
+        with pytest.raises(Exception, match=r"input 'min' must have shape \[\] or \[1\], got \[2\]"):
+            run((3,), (2,))
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(run_many, range(4)))
+
+
 def test_options_are_used(my_clip, make_model):
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1

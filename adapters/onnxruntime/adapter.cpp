@@ -1,6 +1,7 @@
 // Operators for ONNX Runtime through the plain C struct OrtCustomOp, negotiated at run time: built once,
 // loaded by every version from 1.16 on.
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <map>
@@ -200,6 +201,62 @@ using GetTypeAndShape = OrtStatus*(ORT_API_CALL*)(const OrtValue* value, ONNXTen
 constexpr size_t kGetTypeAndShapeSlot = 414;
 constexpr uint32_t kGetTypeAndShapeSince = 24;
 
+// The types and shapes that infer() accepted last and what it said of them: most calls bring the same ones again.
+// Packed, since a large graph's nodes share the caches.
+class Accepted {
+ public:
+  /// Writes the specs of inputs like the last ones; false for others, and while another thread looks here.
+  bool recall(const TensorArg* inputs, size_t count, TensorSpec* specs, size_t spec_count) {
+    if (busy_.test_and_set(std::memory_order_acquire)) return false;
+    const int64_t* next = words_;
+    bool same = valid_;
+    for (size_t i = 0; same && i < count; ++i) {
+      const TensorArg& t = inputs[i];
+      same = *next++ == head(t.dtype, t.present ? t.rank : -1);
+      if (!same || !t.present) continue;
+      same = std::equal(t.shape, t.shape + t.rank, next);
+      next += t.rank;
+    }
+    for (size_t i = 0; same && i < spec_count; ++i) {
+      specs[i].dtype = static_cast<DType>(*next & 0xff);
+      specs[i].rank = static_cast<int32_t>(*next++ >> 8);
+      std::copy_n(next, specs[i].rank, specs[i].shape);
+      next += specs[i].rank;
+    }
+    busy_.clear(std::memory_order_release);
+    return same;
+  }
+
+  void remember(const TensorArg* inputs, size_t count, const TensorSpec* specs, size_t spec_count) {
+    size_t words = count + spec_count;
+    for (size_t i = 0; i < count; ++i) words += inputs[i].present ? static_cast<size_t>(inputs[i].rank) : 0;
+    for (size_t i = 0; i < spec_count; ++i) words += static_cast<size_t>(specs[i].rank);
+    if (words > kRoom || busy_.test_and_set(std::memory_order_acquire)) return;
+    int64_t* next = words_;
+    for (size_t i = 0; i < count; ++i) {
+      const TensorArg& t = inputs[i];
+      *next++ = head(t.dtype, t.present ? t.rank : -1);
+      if (t.present) next = std::copy_n(t.shape, t.rank, next);
+    }
+    for (size_t i = 0; i < spec_count; ++i) {
+      *next++ = head(specs[i].dtype, specs[i].rank);
+      next = std::copy_n(specs[i].shape, specs[i].rank, next);
+    }
+    valid_ = true;
+    busy_.clear(std::memory_order_release);
+  }
+
+ private:
+  static constexpr size_t kRoom = 48;
+  static int64_t head(DType dtype, int32_t rank) {
+    return static_cast<int64_t>(rank) * 256 + static_cast<int64_t>(dtype);
+  }
+
+  std::atomic_flag busy_ = ATOMIC_FLAG_INIT;
+  bool valid_ = false;
+  int64_t words_[kRoom];
+};
+
 struct KernelState {
   const Runtime* runtime;
   Device device;
@@ -207,7 +264,13 @@ struct KernelState {
   GetTypeAndShape get_type_and_shape;  // null before 1.24
   size_t input_count;                  // of the node: trailing optional ones may be missing
   size_t output_count;
+  uint64_t is_constant = 0;  // a bit for each input that is an initializer: no call has to ask for it
+  std::vector<TensorArg> constants;
+  std::vector<std::unique_ptr<int64_t[]>> constant_shapes;
+  mutable Accepted accepted;
 };
+
+void read_constants(const OrtKernelInfo* info, KernelState& k);
 
 OrtStatus* ORT_API_CALL create_kernel(const OrtCustomOp* op, const OrtApi*, const OrtKernelInfo* info,
                                       void** kernel) noexcept {
@@ -243,6 +306,7 @@ OrtStatus* ORT_API_CALL create_kernel(const OrtCustomOp* op, const OrtApi*, cons
       throw InvalidArgument(title + ": at most " + std::to_string(kMaxArguments) +
                             " inputs are allowed, got " + std::to_string(state->input_count));
     }
+    read_constants(info, *state);
     *kernel = state.release();
     return nullptr;
   } catch (...) {
@@ -345,6 +409,28 @@ void read_input(const KernelState& k, const OrtValue* value, Dimensions& dimensi
   arg.present = true;
 }
 
+// What runs on the CPU has its initializers there, for as long as the session.
+void read_constants(const OrtKernelInfo* info, KernelState& k) {
+  static_assert(kMaxArguments <= 64, "");  // bits
+  const OrtApi* api = k.runtime->api;
+  for (size_t i = 0; k.device == Device::kCpu && i < k.input_count; ++i) {
+    int constant = 0;
+    const OrtValue* value = nullptr;
+    OrtStatus* status = api->KernelInfoGetConstantInput_tensor(info, i, &constant, &value);
+    if (status != nullptr) api->ReleaseStatus(status);  // an input that is left out, or no tensor
+    if (status != nullptr || !constant || value == nullptr) continue;
+    Dimensions dimensions;
+    TensorArg arg;
+    read_input(k, value, dimensions, arg);
+    const size_t rank = static_cast<size_t>(arg.rank);
+    k.constant_shapes.push_back(std::make_unique<int64_t[]>(rank));
+    std::copy_n(arg.shape, rank, k.constant_shapes.back().get());
+    arg.shape = k.constant_shapes.back().get();
+    k.constants.push_back(arg);
+    k.is_constant |= uint64_t{1} << i;
+  }
+}
+
 int device_id_of(const OrtApi* api, const OrtValue* value) {
   const OrtMemoryInfo* info = nullptr;
   int id = 0;
@@ -362,7 +448,12 @@ void compute(const KernelState& k, OrtKernelContext* context) {
 
   const size_t input_count = k.input_count;
   const OrtValue* first = nullptr;  // on the device
+  auto constant = k.constants.begin();
   for (size_t i = 0; i < input_count; ++i) {
+    if (k.is_constant >> i & 1) {
+      inputs[i] = *constant++;
+      continue;
+    }
     const OrtValue* value = nullptr;
     check(api, api->KernelContext_GetInput(context, i, &value));
     if (value == nullptr) {
@@ -373,9 +464,11 @@ void compute(const KernelState& k, OrtKernelContext* context) {
     if (first == nullptr && !declared_inputs[std::min(i, declared_inputs.size() - 1)].host) first = value;
     read_input(k, value, dimensions, inputs[i]);
   }
-  node.infer(inputs, static_cast<int>(input_count), specs);
-
   const size_t declared = node.signature().outputs.size();
+  if (!k.accepted.recall(inputs, input_count, specs, declared)) {
+    node.infer(inputs, static_cast<int>(input_count), specs);
+    k.accepted.remember(inputs, input_count, specs, declared);
+  }
   for (size_t i = 0; i < declared; ++i) {
     TensorArg& out = outputs[i];
     out = {nullptr, specs[i].shape, specs[i].rank, specs[i].dtype, false};
