@@ -54,14 +54,14 @@ class Nearest {
         }
       }
     }
-    if (found_ > k_ + kSlack) shrink();
+    if (found_ > k_ + kSlack && !tighten()) shrink();
   }
 
   /// Writes the k nearest, ascending; padded with 0 and infinity. Returns how many there are.
   template <class T>
   int64_t finish(bool squared, int32_t* idx, T* dist) {
     const Tag<C> d;
-    if (found_ > kSlack) shrink();
+    if (found_ > kSlack && !tighten()) shrink();
     const int64_t count = std::min(found_, k_);
     if (found_ <= kSlack) {
       rank(idx);
@@ -123,6 +123,55 @@ class Nearest {
     bool operator<(const Pair& o) const { return d2 < o.d2 || (d2 == o.d2 && id < o.id); }
   };
 
+  // Drops most of those that are not among the k nearest: finds, by halving, a distance that holds k but not many more.
+  // False where that does not come out, or would not be quick.
+  HWY_INLINE bool tighten() {
+    if constexpr (!kPacks<C>) {
+      return false;
+    } else {
+      if (k_ > kSlack / 2) return false;
+      const Tag<C> d;
+      const hn::RebindToSigned<decltype(d)> di;
+      const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+      const auto infinite = hn::Set(d, std::numeric_limits<C>::infinity());
+      hn::StoreU(infinite, d, d2_ + found_);
+      auto most = hn::Zero(d);
+      for (int64_t i = 0; i < found_; i += lanes) {
+        const auto v = hn::Load(d, d2_ + i);
+        most = hn::Max(most, hn::IfThenElse(hn::Lt(v, infinite), v, hn::Zero(d)));
+      }
+      C low = 0, high = hn::GetLane(hn::MaxOfLanes(d, most));
+      int64_t holds = found_;
+      for (int step = 0; holds > kSlack / 2 + k_ / 2; ++step) {
+        if (step == 12) return false;
+        const C middle = low + (high - low) / 2;
+        int64_t count = 0;
+        for (int64_t i = 0; i < found_; i += lanes) {
+          count += __builtin_popcount(bits_of(d, hn::Le(hn::Load(d, d2_ + i), hn::Set(d, middle))));
+        }
+        if (count < k_) {
+          low = middle;
+        } else {
+          high = middle;
+          holds = count;
+        }
+      }
+      int64_t kept = 0;
+      for (int64_t i = 0; i < found_; i += lanes) {
+        const auto v = hn::Load(d, d2_ + i);
+        const auto id = hn::Load(di, id_ + i);
+        const auto near = hn::Le(v, hn::Set(d, high));
+        const uint32_t bits = bits_of(d, near);
+        hn::StoreU(pack(d, v, near, bits), d, d2_ + kept);
+        hn::StoreU(pack(di, id, hn::RebindMask(di, near), bits), di, id_ + kept);
+        kept += __builtin_popcount(bits);
+      }
+      found_ = kept;
+      limit_ = high;
+      return true;
+    }
+  }
+
   // Drops all but the k nearest.
   void shrink() {
     for (int64_t i = 0; i < found_; ++i) pairs_[i] = {d2_[i], id_[i]};
@@ -163,11 +212,11 @@ class Nearest {
         hn::Store(before, di, rank_ + i);
       }
     }
-    for (int64_t i = 0; i < found_; ++i) {
-      if (rank_[i] >= k_) continue;
-      idx[rank_[i]] = static_cast<int32_t>(id_[i]);
+    for (int64_t i = 0; i < found_; ++i) {  // also those beyond k: a branch would be mispredicted
       sorted_[rank_[i]] = d2_[i];
+      order_[rank_[i]] = static_cast<int32_t>(id_[i]);
     }
+    std::copy_n(order_, std::min(found_, k_), idx);
   }
 
   int64_t k_, found_ = 0;
@@ -177,6 +226,7 @@ class Nearest {
   HWY_ALIGN Id id_[kRoom];
   HWY_ALIGN C sorted_[kRoom];
   HWY_ALIGN Id rank_[kSlack + kFan];
+  int32_t order_[kSlack + kFan];
   Pair pairs_[kRoom];
 };
 
