@@ -16,6 +16,7 @@ struct Command {
 };
 
 Command add_bench(CLI::App& parent);
+Command add_check(CLI::App& parent);
 Command add_compare(CLI::App& parent);
 Command add_doctor(CLI::App& parent);
 Command add_inspect(CLI::App& parent);

@@ -5,14 +5,13 @@
 #include <memory>
 
 #include "command.h"
+#include "findings.h"
 #include "opbridge/error.h"
 #include "terminal.h"
 
 namespace opbridge::cli {
 
 namespace {
-
-using doctor::Severity;
 
 constexpr const char* kExamples = R"(Examples:
   opbridge doctor m.onnx --library libmy_custom_ops.so
@@ -24,8 +23,6 @@ constexpr const char* kExamples = R"(Examples:
 A library that is not opbridge's is only read, unless --load is given: then its registration runs in a child
 process, so that a crash there is a finding.
 Exit codes: 0 works, 1 will not work, 2 works, but (or a wrong command line).)";
-
-constexpr int kWorksBut = 2;
 
 void print(const doctor::Report& report) {
   const auto& facts = report.facts;
@@ -56,14 +53,7 @@ void print(const doctor::Report& report) {
     line("model", m["path"].get<std::string>() + ": IR version " + m["ir_version"].dump() + opsets + ", " +
                       m["nodes"].dump() + " nodes, " + m["custom_nodes"].dump() + " custom");
   }
-  for (const doctor::Finding& f : report.findings) {
-    std::printf("\n%s %s: %s\n", severity_label(doctor::severity_name(f.entry->severity)).c_str(),
-                heading(f.entry->code).c_str(), printable(f.subject).c_str());
-    std::printf("  cause: %s\n", printable(f.entry->cause).c_str());
-    std::printf("  found: %s\n", printable(f.evidence).c_str());
-    if (!f.fix.empty()) std::printf("  fix:   %s\n", printable(f.fix).c_str());
-  }
-  std::printf("\n%s\n", heading(report.verdict()).c_str());
+  print_findings(report);
 }
 
 }  // namespace
@@ -109,9 +99,7 @@ Command add_doctor(CLI::App& parent) {
               print_json(report.to_json());
             else
               print(report);
-            return report.count(Severity::kError) > 0     ? kFailed
-                   : report.count(Severity::kWarning) > 0 ? kWorksBut
-                                                          : kOk;
+            return exit_code(report);
           }};
 }
 

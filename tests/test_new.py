@@ -39,6 +39,8 @@ def test_builds_and_passes_its_own_tests(op, arguments, prefix, tmp_path):
     log = run("make", "test", cwd=project, env=env)
     assert " passed" in log
     assert "failed" not in log
+    (library,) = (project / "build").rglob(f"lib{arguments[0]}.so")
+    assert "passes: nothing found" in run("opbridge", "check", library, cwd=project, env=env)
     run("python3", f"export_{op}.py", cwd=project, env=env)
     assert f"{op}.onnx f32[2,4] -> f32[2,3]" in run("build/inference", f"{op}.onnx", cwd=project, env=env)
 

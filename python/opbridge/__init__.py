@@ -29,6 +29,7 @@ __all__ = [
     "ModelError",
     "NotSupportedError",
     "OutOfMemoryError",
+    "check",
     "cmake_dir",
     "compare",
     "doctor",
@@ -44,6 +45,7 @@ __all__ = [
 _LAZY = {
     "session": "ort_session",
     "export": "export",
+    "check": "check",
     "compare": "compare",
     "doctor": "doctor",
     "placement": "placement",

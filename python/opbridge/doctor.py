@@ -60,6 +60,12 @@ def doctor(model=None, library=(), *, ort=None, provider="cpu", load=False, buil
     command += ["--ort", str(ort)] if ort is not None else []
     command += ["--load"] if load else []
     command += ["--build-log", str(build_log)] if build_log is not None else []
+    return run_report(command)
+
+
+def run_report(command):
+    """What a command that prints a report as JSON says. Raises InvalidArgumentError for a wrong command line, Error
+    where there is no report."""
     # This Python's environment, whether or not it has been activated.
     environment = {"VIRTUAL_ENV": sys.prefix} | os.environ
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)

@@ -345,29 +345,35 @@ const Entry& find_entry(const std::string& code) {
   throw Error(ErrorKind::kInternal, "doctor's catalogue has no '" + code + "'");
 }
 
+std::string table_heading(const std::string& title) {
+  return "\n## " + title + "\n\n| code | | symptom | cause | fix |\n|---|---|---|---|---|\n";
+}
+
+std::string table_row(const Entry& e) {
+  const auto cell = [](std::string text) {
+    for (size_t at = 0; (at = text.find_first_of("|<", at)) != std::string::npos; at += 2)
+      text.insert(at, "\\");
+    return text;
+  };
+  return "| `" + std::string(e.code) + "` | " + severity_name(e.severity) + " | " + cell(e.symptom) + " | " +
+         cell(e.cause) + " | " + cell(e.fix) + " |\n";
+}
+
 std::string catalogue_markdown() {
   std::string page =
       "# What `opbridge doctor` finds\n\n"
       "Made by `opbridge doctor --catalogue`; the command prints these causes and fixes with the evidence of "
       "your case. "
       "An *error* will not work, a *warning* works, but, a *note* is for your information.\n";
-  const auto cell = [](std::string text) {
-    for (size_t at = 0; (at = text.find_first_of("|<", at)) != std::string::npos; at += 2)
-      text.insert(at, "\\");
-    return text;
-  };
   const std::pair<const char*, const char*> groups[] = {
       {"library-missing", "Libraries"},        {"model-missing", "Models"},
       {"operator-no-library", "Custom nodes"}, {"runtime-missing", "ONNX Runtime and CUDA"},
       {"python-two-runtimes", "Python"},       {"build-missing-header", "Build logs"}};
   for (const Entry& e : kCatalogue) {
     for (const auto& [first, title] : groups) {
-      if (std::string(first) == e.code)
-        page +=
-            "\n## " + std::string(title) + "\n\n| code | | symptom | cause | fix |\n|---|---|---|---|---|\n";
+      if (std::string(first) == e.code) page += table_heading(title);
     }
-    page += "| `" + std::string(e.code) + "` | " + severity_name(e.severity) + " | " + cell(e.symptom) +
-            " | " + cell(e.cause) + " | " + cell(e.fix) + " |\n";
+    page += table_row(e);
   }
   return page;
 }

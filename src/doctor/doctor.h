@@ -28,6 +28,9 @@ const std::vector<Entry>& catalogue();
 const Entry& find_entry(const std::string& code);
 /// The catalogue as a page.
 std::string catalogue_markdown();
+/// Heading and row of a table of entries.
+std::string table_heading(const std::string& title);
+std::string table_row(const Entry& entry);
 
 struct Finding {
   const Entry* entry;
@@ -50,7 +53,15 @@ struct Report {
   std::vector<Finding> findings;  // errors first
   nlohmann::ordered_json facts;   // "runtime", "libraries", "model", "environment": what was looked at
 
+  // What the verdict starts with.
+  const char* right = "works";
+  const char* wrong = "will not work";
+
   void add(const std::string& code, std::string subject, std::string evidence, std::string fix = {});
+  /// The same of an entry that need not be in doctor's catalogue.
+  void add(const Entry& entry, std::string subject, std::string evidence, std::string fix = {});
+  /// Errors first, notes last.
+  void sort();
   /// Whether there is such a finding about `subject`.
   bool has(const std::string& code, const std::string& subject) const;
   int count(Severity severity) const;

@@ -26,7 +26,10 @@ Format format_of_neither(const std::string& bytes, const char* code) {
 }
 
 void Report::add(const std::string& code, std::string subject, std::string evidence, std::string fix) {
-  const Entry& entry = find_entry(code);
+  add(find_entry(code), std::move(subject), std::move(evidence), std::move(fix));
+}
+
+void Report::add(const Entry& entry, std::string subject, std::string evidence, std::string fix) {
   if (fix.empty()) fix = entry.fix;
   for (const Finding& f : findings) {
     if (f.entry == &entry && f.subject == subject && f.evidence == evidence) return;
@@ -37,6 +40,11 @@ void Report::add(const std::string& code, std::string subject, std::string evide
 bool Report::has(const std::string& code, const std::string& subject) const {
   return std::any_of(findings.begin(), findings.end(),
                      [&](const Finding& f) { return code == f.entry->code && subject == f.subject; });
+}
+
+void Report::sort() {
+  std::stable_sort(findings.begin(), findings.end(),
+                   [](const Finding& a, const Finding& b) { return a.entry->severity < b.entry->severity; });
 }
 
 int Report::count(Severity severity) const {
@@ -50,10 +58,10 @@ std::string Report::verdict() const {
     return std::to_string(n) + " " + what + (n == 1 ? "" : "s");
   };
   if (errors > 0)
-    return "will not work: " + times(errors, "error") +
+    return std::string(wrong) + ": " + times(errors, "error") +
            (warnings > 0 ? ", " + times(warnings, "warning") : "");
-  if (warnings > 0) return "works, but: " + times(warnings, "warning");
-  return "works: nothing found";
+  if (warnings > 0) return std::string(right) + ", but: " + times(warnings, "warning");
+  return std::string(right) + ": nothing found";
 }
 
 Json Report::to_json() const {
@@ -106,8 +114,7 @@ Report diagnose(const Options& options) {
       }
     }
   }
-  std::stable_sort(report.findings.begin(), report.findings.end(),
-                   [](const Finding& a, const Finding& b) { return a.entry->severity < b.entry->severity; });
+  report.sort();
   return report;
 }
 
