@@ -2,12 +2,16 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
+import numpy as np
+import onnx
 import opbridge
 import pytest
 from conftest import BUILD, ROOT, built
+from onnx import TensorProto, helper, numpy_helper
 
 COMMAND = BUILD / "bin/opbridge"
 OLDEST, NEWEST = (ROOT / "build/ort/lib" / v for v in ("1.17.1", "1.32.0"))
@@ -48,6 +52,7 @@ ZOO = {
         "CrashesWhenLarge": "crash",
         "Prints": "prints",
         "RefusesAll": "never-ran",
+        "GetsTired": "state-between-calls",
     },
     "opbridge_zoo_lies": {
         "Lies": None,
@@ -156,3 +161,163 @@ def test_text():
     assert "not checked: two ONNX Runtimes in one process" in done.stdout
     assert done.stdout.endswith("passes, but: 1 warning\n")
     assert "\x1b" not in done.stdout + done.stderr
+
+
+# ------------------------------------------------------------------------------------------------------------- models
+
+ZOO_DOMAIN = "opbridge.zoo"
+BATCH = ["batch", 4]
+
+
+def model(tmp_path, nodes, shapes=None, *, weights=(), inner=()):
+    """The path of a model from x to the last node's output. `nodes`: (op, inputs, output)[, domain]."""
+    shapes = {"x": BATCH} | (shapes or {})
+    output = nodes[-1][2]
+
+    def value(name, shape):
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+
+    made = [
+        helper.make_node(op, i, [o], name=f"node_{o}", domain=domain[0] if domain else "")
+        for op, i, o, *domain in nodes
+    ]
+    graph = helper.make_graph(
+        made,
+        "g",
+        [value("x", shapes["x"])],
+        [value(output, shapes.get(output, shapes["x"]))],
+        [numpy_helper.from_array(w, name) for name, w in weights],
+        value_info=[value(name, shape) for name, shape in inner],
+    )
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid(ZOO_DOMAIN, 1)]
+    path = tmp_path / "m.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=imports, ir_version=8), path)
+    return path
+
+
+FLAT = np.int64([1, 4])
+ROW = np.int64([1, -1])
+# code -> (arguments of model(), options, what the evidence says)
+MODELS = {
+    "dimension-fixed": (
+        dict(nodes=[("Relu", ["x"], "r"), ("Reshape", ["r", "s"], "y")], weights=[("s", FLAT)]),
+        (),
+        "it runs with batch=1 only; batch=2: .*first tensor of fixed shape is 'y' f32\\[1,4\\], made by Reshape "
+        "\\(node 'node_y'\\) from 'r' f32\\[batch,4\\]",
+    ),
+    "batch-lost": (
+        dict(
+            nodes=[("Reshape", ["x", "s"], "f"), ("ReduceSum", ["f"], "y")],
+            shapes={"y": [1, 1]},
+            weights=[("s", ROW)],
+        ),
+        (),
+        "'y' is f32\\[1,1\\] with batch=1 and with batch=2",
+    ),
+    "output-shape-wrong": (
+        dict(nodes=[("Reshape", ["x", "s"], "y")], shapes={"y": ["batch", "n"]}, weights=[("s", ROW)]),
+        (),
+        "'y' is declared f32\\[batch,n\\], with batch=2 it is f32\\[1,8\\]",
+    ),
+    "shape-frozen": (
+        dict(nodes=[("Relu", ["x"], "h"), ("Neg", ["h"], "y")], inner=[("h", [1, 4])]),
+        (),
+        "the first is 'h', made by Relu .*: inferred as f32\\[1,4\\], with batch=2 it is f32\\[2,4\\]",
+    ),
+    "model-not-deterministic": (
+        dict(nodes=[("RandomNormalLike", ["x"], "noise"), ("Add", ["x", "noise"], "y")]),
+        (),
+        "output 'y' f32\\[1,4\\], 4 of 4 elements differ.*first tensor that differs is 'noise', made by RandomNormal",
+    ),
+    "rotation-wrong": (
+        dict(nodes=[("Identity", ["x"], "R")], shapes={"x": ["batch", 3, 3]}),
+        (),
+        "1 of 1 matrices; matrix 0 has det\\(R\\) = ",
+    ),
+    "translation-not-finite": (
+        dict(nodes=[("Div", ["x", "z"], "translation")], weights=[("z", np.float32([0]))]),
+        (),
+        "4 elements that are NaN or infinite; the first are in 'translation', made by Div",
+    ),
+    "not-finite": (
+        dict(nodes=[("Log", ["x"], "l"), ("Neg", ["l"], "y")]),
+        (),
+        "the first are in 'l', made by Log \\(node 'node_l'\\) from 'x'",
+    ),
+    "memory-grows": (
+        dict(nodes=[("Neg", ["x"], "n"), ("Leaks", ["n"], "y", ZOO_DOMAIN)], shapes={"x": ["n"]}),
+        (),
+        "every run of 1000 keeps 1\\d\\d bytes",
+    ),
+    "model-crashes": (
+        dict(nodes=[("CrashesWhenLarge", ["x"], "y", ZOO_DOMAIN)], shapes={"x": ["n"]}),
+        ("--dim", "n=40"),
+        "ended by signal 6",
+    ),
+    "model-hangs": (
+        dict(nodes=[("Log", ["x"], "l"), ("HangsOnNan", ["l"], "y", ZOO_DOMAIN)], shapes={"x": ["n"]}),
+        (),
+        "a run with n=16: no answer within 2 s",
+    ),
+    "model-never-ran": (
+        dict(nodes=[("RefusesAll", ["x"], "y", ZOO_DOMAIN)], shapes={"x": ["n"]}),
+        (),
+        "n=16: .*a multiple of 1000",
+    ),
+    "model-does-not-load": (
+        dict(nodes=[("NoSuchOperator", ["x"], "y", ZOO_DOMAIN)]),
+        (),
+        "NoSuchOperator",
+    ),
+    "model-run-fails": (
+        dict(nodes=[("GetsTired", ["x"], "y", ZOO_DOMAIN)], shapes={"x": ["n"]}),
+        (),
+        "run 2 of 20|repeated runs|run \\d+ of 20: .*tired",
+    ),
+}
+
+
+@pytest.mark.parametrize("code", MODELS)
+def test_wrong_models(code, tmp_path):
+    arguments, options, evidence = MODELS[code]
+    path = model(tmp_path, **arguments)
+    report = check(path, "--library", built("opbridge_zoo"), "--timeout", 2, "--ort", NEWEST, *options)
+    assert codes(report) == [code]
+    assert re.search(evidence, report["findings"][0]["evidence"], flags=re.DOTALL), report["findings"][0]
+
+
+def test_every_code_of_models_is_provoked():
+    page = (ROOT / "docs/check.md").read_text().split("## Findings about a model")[1]
+    assert {line.split("`")[1] for line in page.splitlines() if line.startswith("| `")} == set(MODELS)
+
+
+@pytest.mark.parametrize("ort", [OLDEST, NEWEST], ids=["oldest", "newest"])
+def test_the_shipped_model_passes(ort):
+    report = check(
+        ROOT / "examples/pvn3d/models/pvn3d.onnx", "--library", built("pvn3d_custom_op"),
+        "--ort", ort, "--memory-seconds", 1,
+    )  # fmt: skip
+    assert report["findings"] == []
+    ran = {d["name"]: d["ran"] for d in report["dimensions"]}
+    assert ran == {"batch": [1, 2], "points": [16, 17], "height": [16, 17], "width": [16, 17]}
+
+
+def test_right_models_pass(tmp_path):
+    path = model(tmp_path, [("Memory", ["x"], "y", ZOO_DOMAIN)], {"x": ["n"]})
+    report = opbridge.check(path, built("opbridge_zoo"), inputs={"x": np.float32([1, 2, 3])}, ort=NEWEST)
+    assert report.findings == ()
+    assert report.facts["skipped"] == [{"what": "sizes of 'n'", "why": "it was given"}]
+    assert report.facts["memory_runs"] == 1000
+    report = opbridge.check(path, built("opbridge_zoo"), dims={"n": 5}, ort=NEWEST, runs=100)
+    assert (report.findings, report.facts["memory_runs"]) == ((), 100)
+
+
+def test_weights_outside_the_model(tmp_path):
+    path = model(
+        tmp_path, [("Mul", ["x", "w"], "p"), ("Log", ["p"], "y")], weights=[("w", np.float32([1, 2, 3, -4]))]
+    )
+    loaded = onnx.load(path)
+    onnx.save(loaded, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    report = check(path, "--ort", NEWEST)
+    assert codes(report) == ["not-finite"]
+    assert "made by Log" in report["findings"][0]["evidence"]

@@ -117,6 +117,48 @@ const std::vector<Entry> kCatalogue = {
      "Let opbridge_add_library() make both entry points of one kernel."},
     {"session-fails", E, "", "ONNX Runtime does not load or run a model of the operator alone.",
      "`opbridge doctor` says more with --library."},
+    // ------------------------------------------------------------------------------------ models
+    {"model-does-not-load", E, "", "ONNX Runtime does not make a session of the model.",
+     "`opbridge doctor m.onnx --library ..` names the cause."},
+    {"model-never-ran", E, "", "It did not run with any of the sizes that were tried.",
+     "Say what it needs: --dim NAME=N, --input NAME=FILE."},
+    {"model-run-fails", E, "", "A run failed that had worked before with the same inputs.",
+     "Look for what is kept between runs: `opbridge check` of the library."},
+    {"model-crashes", E, "Segmentation fault", "A run ends the process.",
+     "`opbridge check` of the library finds which operator and which case."},
+    {"model-hangs", E, "The program stands still", "A run does not end.",
+     "--timeout SECONDS where it only is slow; else `opbridge check` of the library."},
+    {"dimension-fixed", E, "Works with the size it was exported with, fails with every other",
+     "A dimension is declared dynamic, but the model runs with one size only: the export has baked it in.",
+     "Export with dynamic_shapes, and take sizes from tensors (x.shape[0], -1) instead of Python numbers "
+     "where the "
+     "fixed tensor is made."},
+    {"batch-lost", W, "One result for a whole batch", "An output keeps its shape whatever the batch is.",
+     "Keep the batch as the first dimension where it is lost; where one result is meant, nothing."},
+    {"output-shape-wrong", E, "The caller's buffers are too small or too large",
+     "An output has another shape than the model declares.",
+     "Declare the dimension dynamic in the export (dynamic_axes, dynamic_shapes), or correct the "
+     "declaration."},
+    {"shape-frozen", E, "Shape mismatch attempting to re-use buffer; wrong results with other sizes",
+     "Shape inference, or the file's value_info, gives an inner tensor a fixed size that it does not keep "
+     "to; ONNX "
+     "Runtime may plan its memory by that.",
+     "Remove value_info from the model and infer again; export without example sizes."},
+    {"model-not-deterministic", E, "Poses that flicker", "The same inputs give different bits.",
+     "Look at the operator that makes the first tensor that differs; `opbridge check` of its library."},
+    {"rotation-wrong", E, "Poses that are plausible, but mirrored or sheared",
+     "A rotation is none: det(R) is not 1, or its columns are not orthonormal.",
+     "Project onto rotations (SVD with the sign of the determinant, as KabschSolver does) before the output; "
+     "do not "
+     "average or regress matrices."},
+    {"translation-not-finite", E, "", "A translation has NaN or infinite elements.",
+     "Guard the division that makes it: by depth, by a count, by a weight."},
+    {"not-finite", W, "NaN in the results", "An output has NaN or infinite elements for finite inputs.",
+     "Look at the operator where they start: a logarithm or root of a negative number, a division by 0, an "
+     "overflow."},
+    {"memory-grows", E, "The process is killed after hours", "Each run keeps memory.",
+     "`opbridge check` of the libraries finds the operator; without custom operators, try another ONNX "
+     "Runtime."},
 };
 
 }  // namespace
@@ -131,6 +173,24 @@ const Entry& find_entry(const std::string& code) {
 }
 
 std::string page() {
+  static constexpr const char* kFirstOfModels = "model-does-not-load";
+  static const std::string kModelText = R"(
+## A model
+
+`opbridge check m.onnx --library lib<name>.so` runs a model in a child process, with random inputs or those given with
+`--input`:
+
+| what | how |
+|---|---|
+| sizes | the first of 16, 32, 64, 128, 224, 256, 512, 1024, 8, 4, 3, 1 that it runs with, batch 1; then each dynamic dimension alone with up to four (a batch: 2, 3, 4) other sizes until one runs. `--dim NAME=N` fixes one |
+| shapes | outputs against the declaration; inner tensors, added as outputs in memory, against what shape inference says of them; outputs that do not grow with the batch, and the first tensor of fixed shape |
+| repetition | 20 runs (`--repeat`), bit for bit; where they differ, the first tensor that does |
+| rotations | outputs that an operator declares as `rotation`, or that are called R, rot, rotation..: det(R) and R^T R within 1e-4 (f16, bf16: 1e-2) of 1 and I |
+| NaN, infinity | in outputs, translations above all; the tensor where they start |
+| memory | 1000 runs (`--runs`), at most 10 s (`--memory-seconds`), in five blocks: what grows by 16 bytes and more for each run in all but the first |
+
+Models with more than 1.8 GB of weights run, but their inner tensors are not shown.
+)";
   std::string text = R"(# `opbridge check`
 
 Made by `opbridge check --catalogue`. Exit codes: 0 passes, 1 fails (an *error* was found), 2 passes, but (a *warning*).
@@ -161,7 +221,11 @@ kind and a text; the table that is printed counts these. `--seed` gives other va
 what does not fit, and what needs a CUDA kernel, is listed as not checked.
 )";
   text += doctor::table_heading("Findings about a library");
-  for (const Entry& e : kCatalogue) text += doctor::table_row(e);
+  for (const Entry& e : kCatalogue) {
+    if (std::string(e.code) == kFirstOfModels)
+      text += kModelText + doctor::table_heading("Findings about a model");
+    text += doctor::table_row(e);
+  }
   return text;
 }
 

@@ -1,6 +1,5 @@
 #include "jobs.h"
 
-#include <malloc.h>
 #include <sched.h>
 #include <unistd.h>
 
@@ -9,8 +8,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <mutex>
 #include <string_view>
 #include <thread>
@@ -665,24 +662,6 @@ void check_wrong_calls(Bench& bench) {
 }
 
 // --- leaks
-
-struct Holdings {
-  int64_t heap = 0, pages = 0, files = 0;
-  static Holdings now() {
-    Holdings h;
-#if defined(__GLIBC__) && __GLIBC_PREREQ(2, 33)
-    const auto info = mallinfo2();
-#else
-    const auto info = mallinfo();
-#endif
-    h.heap = static_cast<int64_t>(info.uordblks) + static_cast<int64_t>(info.hblkhd);
-    std::ifstream("/proc/self/statm") >> h.pages;
-    std::error_code ec;
-    for (std::filesystem::directory_iterator it("/proc/self/fd", ec), end; !ec && it != end; it.increment(ec))
-      ++h.files;
-    return h;
-  }
-};
 
 void check_leaks(Bench& bench) {
   constexpr int kCalls = 40, kBlocks = 4;

@@ -1,5 +1,6 @@
 #include "memory.h"
 
+#include <malloc.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 #include <unistd.h>
@@ -9,6 +10,8 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 
 #include "opbridge/error.h"
 
@@ -135,6 +138,31 @@ std::string Guarded::disturbed() const {
     if (!is(c[-1])) return std::to_string(data_ - c + 1) + " bytes before its start";
   }
   return "";
+}
+
+MemoryFile::MemoryFile(const std::string& bytes) : fd_(memfd_create("model", MFD_CLOEXEC)) {
+  for (size_t done = 0; fd_ >= 0 && done < bytes.size();) {
+    const ssize_t n = write(fd_, bytes.data() + done, bytes.size() - done);
+    if (n <= 0) break;
+    done += static_cast<size_t>(n);
+  }
+}
+
+MemoryFile::~MemoryFile() { close(fd_); }
+
+Holdings Holdings::now() {
+  Holdings h;
+#if defined(__GLIBC__) && __GLIBC_PREREQ(2, 33)
+  const auto info = mallinfo2();
+#else
+  const auto info = mallinfo();
+#endif
+  h.heap = static_cast<int64_t>(info.uordblks) + static_cast<int64_t>(info.hblkhd);
+  std::ifstream("/proc/self/statm") >> h.pages;
+  std::error_code ec;
+  for (std::filesystem::directory_iterator it("/proc/self/fd", ec), end; !ec && it != end; it.increment(ec))
+    ++h.files;
+  return h;
 }
 
 }  // namespace opbridge::checking

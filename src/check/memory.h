@@ -50,4 +50,23 @@ class Guarded {
   int region_ = -1;
 };
 
+/// A file that lives only in memory.
+class MemoryFile {
+ public:
+  explicit MemoryFile(const std::string& bytes);
+  ~MemoryFile();
+  MemoryFile(const MemoryFile&) = delete;
+  MemoryFile& operator=(const MemoryFile&) = delete;
+  std::string path() const { return "/proc/self/fd/" + std::to_string(fd_); }
+
+ private:
+  int fd_;
+};
+
+/// What a process holds: a leak makes one of these grow.
+struct Holdings {
+  int64_t heap = 0, pages = 0, files = 0;
+  static Holdings now();
+};
+
 }  // namespace opbridge::checking

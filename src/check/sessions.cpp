@@ -1,8 +1,5 @@
 #include "sessions.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
 #include <mutex>
@@ -97,25 +94,6 @@ std::string model_of(const Signature& s, const Case& c, const Served& served, Sh
   }
   return model.SerializeAsString();
 }
-
-// A file that lives only in memory.
-class MemoryFile {
- public:
-  explicit MemoryFile(const std::string& bytes) : fd_(memfd_create("model", MFD_CLOEXEC)) {
-    for (size_t done = 0; fd_ >= 0 && done < bytes.size();) {
-      const ssize_t n = write(fd_, bytes.data() + done, bytes.size() - done);
-      if (n <= 0) break;
-      done += static_cast<size_t>(n);
-    }
-  }
-  ~MemoryFile() { close(fd_); }
-  MemoryFile(const MemoryFile&) = delete;
-  MemoryFile& operator=(const MemoryFile&) = delete;
-  std::string path() const { return "/proc/self/fd/" + std::to_string(fd_); }
-
- private:
-  int fd_;
-};
 
 Session session_of(const Signature& s, const Case& c, const Served& served, const Runtime& runtime,
                    Shapes shapes, int threads) {

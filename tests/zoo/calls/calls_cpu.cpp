@@ -1,6 +1,7 @@
 // What kernels do wrong around their work. Calls itself is right: it refuses what it cannot do.
 #include <fcntl.h>
 
+#include <atomic>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -87,6 +88,11 @@ OPBRIDGE_OPERATORS(calls) {
       }),
       Operator("RefusesAll(x: f32[N]) -> y: f32[N]").cpu([](const Call&) {
         throw opbridge::InvalidArgument("'x' must have a length that is a multiple of 1000");
+      }),
+      Operator("GetsTired(x: f32[N]) -> y: f32[N]").cpu([](const Call& call) {
+        static std::atomic<int> calls{0};
+        if (++calls > 12) throw opbridge::InvalidArgument("'x' comes too often: tired");
+        copy(call);
       }),
   };
 }
