@@ -1,6 +1,8 @@
 // Who refers to whom: turns a scatter-add into sums of fixed order.
 #pragma once
 
+#include <string>
+
 #include "common/arena.h"
 #include "common/points.h"
 #include "opbridge/op.h"
@@ -37,8 +39,18 @@ struct InverseIndex {
   }
 };
 
+/// Throws for more positions or targets than an int32 numbers.
+inline void check_inverse_index(int64_t n, int64_t count) {
+  constexpr int64_t kMost = 0x7fffffff;
+  if (n < kMost && count <= kMost) return;  // n itself stands for out of range
+  throw opbridge::Error(opbridge::ErrorKind::kNotSupported,
+                        "the gradient takes at most 2147483647 indices a batch, and fewer targets; got " +
+                            std::to_string(count) + " and " + std::to_string(n));
+}
+
 /// The workspace of `batches` inverse indices, one for each batch.
 inline size_t inverse_index_bytes(int64_t batches, int64_t n, int64_t count) {
+  check_inverse_index(n, count);
   Arena arena;
   InverseIndex(arena, n, count);
   return arena.used() * static_cast<size_t>(batches);
@@ -85,6 +97,7 @@ struct CudaInverseIndex {
 };
 
 inline size_t cuda_inverse_index_bytes(int64_t batches, int64_t n, int64_t count) {
+  check_inverse_index(n, count);
   Arena arena;
   const CudaInverseIndex measured(arena, batches, n, count);
   return arena.used();

@@ -5,13 +5,13 @@
 #include <set>
 
 #include "core/text.h"
-#include "cuda_provider.h"
 #include "library_file.h"
 #include "model.h"
 #include "onnx_types.h"
 #include "opbridge/runner.h"
 #include "opbridge/signature.h"
 #include "ort.h"
+#include "provider_cuda.h"
 
 namespace opbridge {
 

@@ -82,6 +82,20 @@ inline void store(Tensor& t, size_t i, double v) {
   }
 }
 
+/// Attributes of a node.
+inline OpbridgeAttribute integer(const char* name, int64_t value) {
+  return {name, 1, 0, value, 0, nullptr, nullptr, nullptr, 0};
+}
+inline OpbridgeAttribute real(const char* name, double value) {
+  return {name, 2, 0, 0, value, nullptr, nullptr, nullptr, 0};
+}
+inline OpbridgeAttribute boolean(const char* name, bool value) {
+  return {name, 3, 0, value, 0, nullptr, nullptr, nullptr, 0};
+}
+inline OpbridgeAttribute text(const char* name, const char* value) {
+  return {name, 4, 0, 0, 0, value, nullptr, nullptr, 0};
+}
+
 /// Inputs of a call; an optional one may be absent.
 using Inputs = std::vector<std::optional<Tensor>>;
 
@@ -144,7 +158,7 @@ class Node {
   std::vector<Tensor> run_on_cpu(Inputs inputs, size_t outputs = 1) const {
     std::vector<Tensor> result = infer(inputs, outputs);
     const Views in(inputs), out(result);
-    std::vector<unsigned char> workspace(workspace_bytes(in, 1) + 256);
+    std::vector<unsigned char> workspace(workspace_bytes(in.pointers, 1) + 256);
     const auto aligned = (reinterpret_cast<uintptr_t>(workspace.data()) + 255) / 256 * 256;
     OpbridgeHost h{};
     h.size = sizeof h;
@@ -154,7 +168,13 @@ class Node {
     return result;
   }
 
-  size_t cuda_workspace_bytes(Inputs& inputs) const { return workspace_bytes(Views(inputs), 2); }
+  size_t cuda_workspace_bytes(Inputs& inputs) const { return workspace_bytes(Views(inputs).pointers, 2); }
+
+  size_t workspace_bytes(const std::vector<const OpbridgeTensor*>& inputs, int device) const {
+    size_t bytes = 0;
+    call(library_->workspace_bytes, node_.get(), inputs.data(), inputs.size(), device, &bytes);
+    return bytes;
+  }
 
   void compute(const std::vector<const OpbridgeTensor*>& inputs,
                const std::vector<const OpbridgeTensor*>& outputs, const OpbridgeHost& h) const {
@@ -187,13 +207,6 @@ class Node {
       if (t.dtype_code == s.dtype_code && t.dtype_bits == s.dtype_bits) return static_cast<DType>(i);
     }
     throw Error(ErrorKind::kInternal, "an output has an unknown element type");
-  }
-
-  size_t workspace_bytes(const Views& inputs, int device) const {
-    size_t bytes = 0;
-    call(library_->workspace_bytes, node_.get(), inputs.pointers.data(), inputs.pointers.size(), device,
-         &bytes);
-    return bytes;
   }
 
   template <class F, class... A>

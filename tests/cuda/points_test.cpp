@@ -18,24 +18,14 @@ using host::Library;
 using host::Node;
 using host::Stream;
 using host::Tensor;
-using opbridge::emulation::LaunchRecord;
 using opbridge::emulation::settings;
-using opbridge::emulation::take_launches;
+
+using host::boolean;
+using host::integer;
+using host::real;
+using host::text;
 
 using Attributes = std::vector<OpbridgeAttribute>;
-
-OpbridgeAttribute integer(const char* name, int64_t value) {
-  return {name, 1, 0, value, 0, nullptr, nullptr, nullptr, 0};
-}
-OpbridgeAttribute real(const char* name, double value) {
-  return {name, 2, 0, 0, value, nullptr, nullptr, nullptr, 0};
-}
-OpbridgeAttribute boolean(const char* name, bool value) {
-  return {name, 3, 0, value, 0, nullptr, nullptr, nullptr, 0};
-}
-OpbridgeAttribute text(const char* name, const char* value) {
-  return {name, 4, 0, 0, 0, value, nullptr, nullptr, 0};
-}
 
 constexpr DType kReals[] = {DType::f32, DType::f16, DType::f64};
 constexpr DType kIndices[] = {DType::i32, DType::i64};
@@ -438,72 +428,6 @@ TEST_F(PointsCuda, L2NormalizeAndItsGradient) {
 }
 
 // -------------------------------------------------------------------------------------------------------------- launches
-
-// What a call on tensors of these types and shapes would launch. Nothing is read: the address is nobody's.
-std::vector<LaunchRecord> dry_run(const Node& node,
-                                  std::vector<std::pair<DType, std::vector<int64_t>>> inputs,
-                                  std::vector<std::pair<DType, std::vector<int64_t>>> outputs) {
-  settings().dry_run = true;
-  void* const address = reinterpret_cast<void*>(uintptr_t{1} << 40);
-  std::vector<OpbridgeTensor> tensors;
-  tensors.reserve(inputs.size() + outputs.size());
-  std::vector<const OpbridgeTensor*> in, out;
-  for (auto& [dtype, shape] : inputs)
-    in.push_back(&tensors.emplace_back(host::view(address, 2, 0, dtype, shape)));
-  for (auto& [dtype, shape] : outputs)
-    out.push_back(&tensors.emplace_back(host::view(address, 2, 0, dtype, shape)));
-  OpbridgeHost h{};
-  h.size = sizeof h;
-  h.workspace = address;
-  h.workspace_bytes = size_t{1} << 44;
-  take_launches();
-  node.compute(in, out, h);  // the emulation refuses a configuration that no GPU takes
-  return take_launches();
-}
-
-TEST_F(PointsCuda, LaunchesFitAnySize) {
-  constexpr DType f32 = DType::f32, i32 = DType::i32;
-  struct Size {
-    int64_t batches, channels, points, others;
-  };
-  for (const Size& s : {Size{1, 65537, 5000000, 3}, Size{100000, 3, 70, 7}, Size{1, 3, 7, 5000000},
-                        Size{1, 1, 1, 1}, Size{65536, 65537, 1, 1}, Size{3, 64, 5000000, 1000000}}) {
-    const auto [b, c, n, m] = s;
-    const auto count = [&, b = b, c = c, n = n, m = m](const char* op, const Attributes& attributes,
-                                                       auto inputs, auto outputs, size_t launches) {
-      EXPECT_EQ(dry_run(Node(emulated_, op, attributes), inputs, outputs).size(), launches)
-          << op << ", " << sized({b, c, n, m});
-    };
-    using Arguments = std::vector<std::pair<DType, std::vector<int64_t>>>;
-    const Arguments xyz = {{f32, {b, n, 3}}}, both = {{f32, {b, n, 3}}, {f32, {b, m, 3}}};
-    const int64_t npoint = std::min<int64_t>(m, 1 << 20);
-    count("FarthestPointSample", {integer("npoint", npoint)}, xyz, Arguments{{i32, {b, npoint}}}, 1);
-    count("BallQuery", {integer("nsample", 4), real("radius", 1)}, both,
-          Arguments{{i32, {b, m, 4}}, {i32, {b, m}}}, 1);
-    for (const int64_t k : {4, 64, 256})
-      count("KNN", {integer("k", k)}, both, Arguments{{i32, {b, m, k}}, {f32, {b, m, k}}}, 1);
-    count("ThreeNN", {}, both, Arguments{{f32, {b, n, 3}}, {i32, {b, n, 3}}}, 1);
-    count("GatherPoints", {}, Arguments{{f32, {b, c, n}}, {i32, {b, m}}}, Arguments{{f32, {b, c, m}}}, 1);
-    count("GroupPoints", {}, Arguments{{f32, {b, c, n}}, {i32, {b, m, 4}}}, Arguments{{f32, {b, c, m, 4}}},
-          1);
-    count("ThreeInterpolate", {}, Arguments{{f32, {b, c, m}}, {i32, {b, n, 3}}, {f32, {b, n, 3}}},
-          Arguments{{f32, {b, c, n}}}, 1);
-    const size_t sort = (n < 256 ? 1 : n < 65536 ? 2 : 3) * 2 + 1;  // two launches a pass, and the starts
-    count("GatherPointsGrad", {}, Arguments{{f32, {b, c, m}}, {f32, {b, c, n}}, {i32, {b, m}}},
-          Arguments{{f32, {b, c, n}}}, sort + 1);
-    count("GroupPointsGrad", {}, Arguments{{f32, {b, c, m, 4}}, {f32, {b, c, n}}, {i32, {b, m, 4}}},
-          Arguments{{f32, {b, c, n}}}, sort + 1);
-    count("ThreeInterpolateGrad", {},
-          Arguments{{f32, {b, c, m}}, {f32, {b, c, n}}, {i32, {b, m, 3}}, {f32, {b, m, 3}}},
-          Arguments{{f32, {b, c, n}}, {f32, {b, m, 3}}}, sort + 2);
-    for (const int64_t axis : {0, 1, 2}) {
-      count("L2Normalize", {integer("axis", axis)}, Arguments{{f32, {b, c, n}}}, Arguments{{f32, {b, c, n}}},
-            1);
-      count("L2NormalizeGrad", {integer("axis", axis)}, Arguments{{f32, {b, c, n}}, {f32, {b, c, n}}},
-            Arguments{{f32, {b, c, n}}}, 1);
-    }
-  }
-}
 
 __global__ void visit_kernel(int* visits, int64_t clouds, int64_t items, int64_t each) {
   pvn3d::for_each_task(clouds, items, each, [&](int64_t b, int64_t first) {

@@ -1,11 +1,16 @@
 // Sessions on CUDA without a GPU: another provider stands in (stand_in_provider.cpp), with the emulated kernels.
 #include "opbridge/runner.h"
 
+#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <memory>
+#include <set>
+#include <vector>
 
+#include "runner/ort.h"
 #include "runner/placement.h"
 #include "runner/proto.h"
 #include "runner_test.h"
@@ -128,6 +133,51 @@ TEST_F(CudaSession, ReadsCopiesFromAProfile) {
   ASSERT_EQ(placement.nodes.size(), 1u);
   EXPECT_EQ(placement.nodes[0].name, "a");
   EXPECT_THAT(error_of([] { read_profile("[{"); }), HasSubstr("profile"));
+}
+
+// What a library registers with a runtime of this version: the providers of its operators, "" for the CPU's.
+std::set<std::string> registered_providers(const Runtime& runtime, const char* library, const char* version) {
+  // Stands between the library and the runtime. Static, since the library keeps pointers into it.
+  struct Spy {
+    OrtApi api;
+    const char* version;
+    std::set<std::string> providers;
+  };
+  static std::vector<std::unique_ptr<Spy>> spies;
+  static Spy* spy = nullptr;
+  spies.push_back(std::make_unique<Spy>());
+  spy = spies.back().get();
+  spy->version = version;
+  void* const handle = dlopen(runtime.path().c_str(), RTLD_NOW | RTLD_LOCAL);
+  const auto get_base = reinterpret_cast<const OrtApiBase* (*)()>(dlsym(handle, "OrtGetApiBase"));
+  const OrtApi* const api = get_base()->GetApi(ORT_API_VERSION);
+  spy->api = *api;
+  spy->api.CustomOpDomain_Add = [](OrtCustomOpDomain*, const OrtCustomOp* op) noexcept -> OrtStatus* {
+    const char* provider = op->GetExecutionProviderType(op);
+    spy->providers.insert(provider == nullptr ? "" : provider);
+    return nullptr;
+  };
+  static const OrtApiBase base = {[](uint32_t) noexcept -> const OrtApi* { return &spy->api; },
+                                  []() noexcept -> const char* { return spy->version; }};
+  const auto register_ops = reinterpret_cast<OrtStatus* (*)(OrtSessionOptions*, const OrtApiBase*)>(
+      dlsym(dlopen(library, RTLD_NOW | RTLD_LOCAL), "RegisterCustomOps"));
+  OrtPtr<OrtSessionOptions> options(api->ReleaseSessionOptions);
+  check(api, api->CreateSessionOptions(options.out()));
+  check(api, register_ops(options.get(), &base));
+  return spy->providers;
+}
+
+TEST_F(CudaSession, RegistersForBothOfOnnxRuntimesCudaProviders) {
+  using Providers = std::set<std::string>;
+  const char *plugin = "CudaPluginExecutionProvider", *library = TEST_EMULATED_LIBRARY;
+  EXPECT_EQ(registered_providers(runtime_, library, "1.23.2"), (Providers{"", kCuda}));
+  EXPECT_EQ(registered_providers(runtime_, library, "1.24.0"), (Providers{"", kCuda, plugin}));
+#if defined(TEST_CUDA_LIBRARY)
+  EXPECT_EQ(registered_providers(runtime_, TEST_CUDA_LIBRARY, "1.23.2"),
+            (Providers{"", "CUDAExecutionProvider"}));
+  EXPECT_EQ(registered_providers(runtime_, TEST_CUDA_LIBRARY, "1.32.0"),
+            (Providers{"", "CUDAExecutionProvider", plugin}));
+#endif
 }
 
 // The memory counts as the device's here: what a GPU's pointers go through, on the CPU.

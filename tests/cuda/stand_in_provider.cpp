@@ -1,7 +1,7 @@
-// Linked in place of src/runner/cuda_provider.cpp where there is no GPU: what asks for CUDA gets ONNX Runtime's Azure
+// Linked in place of src/runner/provider_cuda.cpp where there is no GPU: what asks for CUDA gets ONNX Runtime's Azure
 // provider, under which the emulated libraries register their CUDA kernels (opbridge_emulated_adapter), and whose memory is
 // the CPU's.
-#include "runner/cuda_provider.h"
+#include "runner/provider_cuda.h"
 
 namespace opbridge {
 

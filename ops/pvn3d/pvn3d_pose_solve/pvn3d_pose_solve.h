@@ -30,8 +30,8 @@
 ///   for which nobody votes is 0 and left out of the alignment. Refining never makes background of a point or a
 ///   point of background, and an object that was not there before refining is not there after it.
 /// Numerics: votes in f32 (f64 for f64), the pose in f64.
-/// Memory: workspace about 12 N bytes a frame and 40 N bytes (f32) for each of up to 8 problems at a time; no
-///   output may alias an input.
+/// Memory: workspace about 12 N bytes a frame and 40 N bytes (f32) for each of up to 8 problems at a time; on CUDA
+///   (20 + 12 K) N for each frame, and (32 + 24 K) N with ffb6d or stop = upstream; no output may alias an input.
 /// Cost: as VoteAggregate on each object's points alone.
 /// Gradient: none.
 /// Errors: shape, dtype or attribute outside this table.

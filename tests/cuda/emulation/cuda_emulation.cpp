@@ -390,7 +390,7 @@ cudaError_t run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::func
   const Settings s = settings();
   const size_t blocks = static_cast<size_t>(grid.x) * grid.y * grid.z;
   const size_t cpus = s.cpu_threads > 0 ? s.cpu_threads : std::max(1u, std::thread::hardware_concurrency());
-  std::atomic<size_t> next{0};
+  std::atomic<size_t> next{s.order == "last" ? blocks - 1 : 0};
   std::mutex fault_mutex;
   std::string fault;
   const auto work = [&] {

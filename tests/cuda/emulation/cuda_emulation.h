@@ -105,7 +105,7 @@ namespace opbridge::emulation {
 struct Settings {
   /// "forward", "reverse" or "shuffled:<seed>": how the threads of a block, between two barriers, and the
   /// blocks follow each other; "warps": each warp goes on up to a barrier of the block, or its end, before the next
-  /// one does. At first what OPBRIDGE_EMULATION_ORDER says.
+  /// one does; "last": only the last block runs. At first what OPBRIDGE_EMULATION_ORDER says.
   std::string order;
   unsigned cpu_threads = 0;  // blocks at the same time; 0: as many as the machine has
   bool dry_run = false;      // launches are checked and logged, but not run

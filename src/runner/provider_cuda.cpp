@@ -1,4 +1,4 @@
-#include "cuda_provider.h"
+#include "provider_cuda.h"
 
 #include <dlfcn.h>
 
