@@ -10,11 +10,13 @@
 #include <limits>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <thread>
 
 #include "command.h"
 #include "difference.h"
 #include "page.h"
+#include "runner/model.h"
 #include "sides.h"
 #include "terminal.h"
 
@@ -31,7 +33,7 @@ struct Options {
   int runs = 0, warmup = 5, sessions = 1;
   double seconds = 2;
   std::string cpus, html;
-  bool json = false;
+  bool profile = false, json = false;
 };
 
 constexpr const char* kExamples = R"(Examples:
@@ -40,11 +42,13 @@ constexpr const char* kExamples = R"(Examples:
   opbridge bench custom.onnx builtin.onnx --library libmy_ops.so --input x.npy
   opbridge bench m.onnx --library new.so --library-b old.so --random --html report.html
   opbridge bench m.onnx --random --sessions 4 --seconds 5
+  opbridge bench m.onnx --library libmy_ops.so --random --profile
 
 With several models, libraries, runtimes or settings, runs take turns, in another order each round, so that whatever
 else the machine does meets all of them alike. The ratio is the median over rounds of one time by the first one's in
 the same round, with the interval that holds the true median in 95 of 100 cases. Outputs are compared with the first
 one's before anything is timed. With --sessions, as many sessions run at once, each from its own thread.
+--profile tells what the nodes take, and the custom operators' share of it, in a session of its own.
 Exit codes: 0 done, 1 failed or outputs differ, 2 wrong command line.)";
 
 double milliseconds_since(Clock::time_point start) {
@@ -73,6 +77,15 @@ Ratio ratio_of(std::vector<double> ratios) {
   return {percentile(ratios, 0.5), ratios[low], ratios[high]};
 }
 
+constexpr int kProfiledRuns = 20;
+constexpr size_t kProfileRows = 12;
+
+std::string short_number(double v) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.4g", v);
+  return text;
+}
+
 struct Result {
   Side side;
   std::string version, label;
@@ -81,6 +94,8 @@ struct Result {
   bool equal = true;
   std::string difference;
   Ratio ratio;
+  Placement profile;
+  std::set<std::string> custom;  // operators of the model that ONNX does not have
   std::vector<std::unique_ptr<Session>> sessions;
   Arrays inputs;
 };
@@ -137,6 +152,10 @@ class Bench {
           progress(i + 1, results_.size(), "throughput of " + results_[i].label);
           measure_throughput(results_[i]);
         }
+      }
+      for (size_t i = 0; options_.profile && i < results_.size(); ++i) {
+        progress(i + 1, results_.size(), "profile of " + results_[i].label);
+        profile(results_[i]);
       }
     }
     if (options_.json)
@@ -254,6 +273,60 @@ class Bench {
     r.throughput = static_cast<double>(done) / (milliseconds_since(start) / 1000);
   }
 
+  // ONNX Runtime's profiler costs about a microsecond a node, so it has a session of its own.
+  void profile(Result& r) const {
+    for (const CustomNode& node : read_model(r.side.model).custom_nodes) r.custom.insert(node.op);
+    r.profile = find_placement(Runtime::find(r.side.ort), r.side.model, r.inputs,
+                               r.side.session_options(options_.sides), kProfiledRuns);
+    std::stable_sort(r.profile.nodes.begin(), r.profile.nodes.end(),
+                     [](const auto& a, const auto& b) { return a.milliseconds > b.milliseconds; });
+  }
+
+  struct Share {
+    double all = 0, custom = 0;
+    double part() const { return all > 0 ? custom / all : 0; }
+  };
+
+  static Share share_of(const Result& r) {
+    Share share;
+    for (const Placement::Node& node : r.profile.nodes) {
+      share.all += node.milliseconds;
+      if (r.custom.count(node.op) != 0) share.custom += node.milliseconds;
+    }
+    return share;
+  }
+
+  static std::string share_text(const Result& r) {
+    const Share share = share_of(r);
+    return "nodes " + short_number(share.all) + " ms a run, of which custom operators " +
+           short_number(share.custom) + " ms (" + short_number(100 * share.part()) + " %)";
+  }
+
+  // The slowest nodes first; the others in one line.
+  static std::vector<std::vector<std::string>> profile_rows(const Result& r) {
+    std::vector<std::vector<std::string>> rows = {{"node", "operator", "provider", "ms", "share", ""}};
+    const double all = share_of(r).all;
+    double rest = 0;
+    size_t left_out = 0;
+    for (const Placement::Node& node : r.profile.nodes) {
+      if (rows.size() > kProfileRows) {
+        rest += node.milliseconds;
+        ++left_out;
+        continue;
+      }
+      rows.push_back({node.name, node.op, node.provider, short_number(node.milliseconds),
+                      percent(node.milliseconds, all), r.custom.count(node.op) != 0 ? "custom" : ""});
+    }
+    if (left_out > 0)
+      rows.push_back(
+          {"the other " + std::to_string(left_out), "", "", short_number(rest), percent(rest, all), ""});
+    return rows;
+  }
+
+  static std::string percent(double part, double all) {
+    return short_number(all > 0 ? 100 * part / all : 0) + " %";
+  }
+
   std::vector<std::vector<std::string>> table_rows() const {
     std::vector<std::vector<std::string>> rows = {
         {"side", "p50 ms", "p90", "p99", "min", "mean", "load", "ratio", "95 %", "outputs"}};
@@ -263,11 +336,7 @@ class Bench {
       const std::vector<double> t = sorted(r);
       double sum = 0;
       for (const double v : t) sum += v;
-      const auto show = [](double v) {
-        char text[32];
-        std::snprintf(text, sizeof(text), "%.4g", v);
-        return std::string(text);
-      };
+      const auto show = short_number;
       const bool first = &r == &results_[0];
       std::vector<std::string> row = {r.label,
                                       show(percentile(t, 0.5)),
@@ -302,6 +371,11 @@ class Bench {
     std::printf("%s on ONNX Runtime %s\n\n%s\n%s\n", heading(options_.sides.model).c_str(),
                 results_[0].version.c_str(), table(table_rows()).c_str(), verdict().c_str());
     for (const std::string& n : notes_) std::printf("note: %s\n", printable(n).c_str());
+    for (const Result& r : results_) {
+      if (!options_.profile) break;
+      std::printf("\n%s: %s\n%s", heading(r.label).c_str(), share_text(r).c_str(),
+                  table(profile_rows(r)).c_str());
+    }
   }
 
   Json to_json() const {
@@ -329,6 +403,20 @@ class Bench {
                        {"ratio", {{"median", r.ratio.median}, {"low", r.ratio.low}, {"high", r.ratio.high}}},
                        {"equal", r.equal},
                        {"difference", r.difference}});
+      if (!options_.profile) continue;
+      const Share share = share_of(r);
+      Json nodes = Json::array();
+      for (const Placement::Node& node : r.profile.nodes)
+        nodes.push_back({{"name", node.name},
+                         {"operator", node.op},
+                         {"provider", node.provider},
+                         {"ms", node.milliseconds},
+                         {"custom", r.custom.count(node.op) != 0}});
+      sides.back()["profile"] = {{"runs", kProfiledRuns},
+                                 {"ms", share.all},
+                                 {"custom_ms", share.custom},
+                                 {"copies", r.profile.copies},
+                                 {"nodes", nodes}};
     }
     for (const auto& [name, array] : inputs_) inputs.push_back({{"name", name}, {"type", array.to_string()}});
     return {{"rounds", results_[0].times.size()},
@@ -351,6 +439,15 @@ class Bench {
     for (const Result& r : results_) bars.push_back({r.label, percentile(sorted(r), 0.5), r.equal});
     page.bars("Median latency [ms]", bars);
     page.table("Times", table_rows(), {});
+    for (const Result& r : results_) {
+      if (!options_.profile) break;
+      std::vector<Bar> nodes;
+      for (const Placement::Node& node : r.profile.nodes) {
+        if (nodes.size() == kProfileRows) break;
+        nodes.push_back({node.name + " (" + node.op + ")", node.milliseconds, r.custom.count(node.op) == 0});
+      }
+      page.bars("Nodes of " + r.label + " [ms], custom operators marked: " + share_text(r), nodes);
+    }
     page.list("Notes", notes_);
     page.write(options_.html);
   }
@@ -382,6 +479,7 @@ Command add_bench(CLI::App& parent) {
   app->add_option("--sessions", o->sessions, "Also the throughput of as many sessions at once [1]")
       ->check(CLI::Range(1, 256))
       ->option_text("N");
+  app->add_flag("--profile", o->profile, "Also what each node takes, and the custom operators' share");
   app->add_option("--cpus", o->cpus, "Runs on these CPUs only, such as 0,2-3")
       ->check(check_cpus)
       ->option_text("LIST");

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
-from test_cli_compare import check_page, scaled, tensor
+from test_cli_compare import MY_CLIP, check_page, save, scaled, tensor
 from test_cli_compare import opbridge as command
 
 
@@ -61,6 +61,26 @@ def test_wrong_outputs_are_told(tmp_path):
     assert [s["equal"] for s in result["sides"]] == [True, False]
     assert "'y'" in result["sides"][1]["difference"]
     assert "DIFFERENT" in opbridge(a, b, "--random", "--runs", 10, code=1)
+
+
+def test_profile_tells_the_custom_operators_share(tmp_path):
+    big = [512, 512]
+    nodes = [
+        helper.make_node("MatMul", ["x", "x"], ["t"], name="product"),
+        helper.make_node("my_clip", ["t"], ["y"], name="clip", domain="my_namespace"),
+    ]
+    model = save(tmp_path / "m.onnx", nodes, [tensor("x", big)], [tensor("y", big)], [], ["my_namespace"])
+    arguments = [model, "--library", MY_CLIP, "--random", "--runs", 3, "--profile"]
+    profile = bench_json(*arguments)["sides"][0]["profile"]
+    times = {node["name"]: node["ms"] for node in profile["nodes"]}
+    assert [node["name"] for node in profile["nodes"]] == ["product", "clip"]  # the slowest first
+    assert [node["custom"] for node in profile["nodes"]] == [False, True]
+    assert profile["custom_ms"] == times["clip"] > 0
+    assert profile["ms"] == pytest.approx(sum(times.values()))
+    text = opbridge(*arguments, "--html", tmp_path / "page.html")
+    assert "of which custom operators" in text
+    check_page(tmp_path / "page.html")
+    assert "custom operators marked" in (tmp_path / "page.html").read_text()
 
 
 def test_throughput_of_several_sessions(tmp_path):

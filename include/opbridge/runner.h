@@ -209,14 +209,15 @@ class Session {
 struct Placement {
   struct Node {
     std::string name, op, provider;  // provider: "CPUExecutionProvider"
+    double milliseconds = 0;         // in one run: the median of its calls, times how often a run calls it
   };
   std::vector<Node> nodes;  // each that ran once, in their order, without copies
-  int64_t copies = 0;       // how often a tensor was copied between host and device memory for a node
+  int64_t copies = 0;       // how often a run copied a tensor between host and device memory for a node
 };
 
-/// Runs the model once, in a session of its own, and says where its nodes ran: with fallback allowed, which of
+/// Runs the model, in a session of its own, and says where its nodes ran and how long they took: with fallback allowed, which of
 /// them CUDA left to the CPU, and what that cost. Throws what the session and its run throw.
 Placement find_placement(const Runtime& runtime, const std::string& model, const Arrays& inputs,
-                         SessionOptions options);
+                         SessionOptions options, int runs = 1);
 
 }  // namespace opbridge

@@ -1,8 +1,9 @@
 #include "placement.h"
 
+#include <algorithm>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <tuple>
 
 #include "proto.h"
@@ -11,9 +12,10 @@ namespace opbridge {
 
 namespace fs = std::filesystem;
 
-Placement read_profile(const std::string& json) {
+Placement read_profile(const std::string& json, int runs) {
   Placement placement;
-  std::set<std::tuple<std::string, std::string, std::string>> seen;  // the body of a loop runs often
+  // The body of a loop runs often.
+  std::map<std::tuple<std::string, std::string, std::string>, std::vector<double>> times;
   const nlohmann::json events = nlohmann::json::parse(json, nullptr, false);
   if (!events.is_array())
     throw Error(ErrorKind::kInternal, "ONNX Runtime's profile is not what it should be");
@@ -29,14 +31,26 @@ Placement read_profile(const std::string& json) {
       ++placement.copies;
       continue;
     }
-    Placement::Node node{name.substr(0, name.size() - kEnd.size()), op, arguments.at("provider")};
-    if (seen.insert({node.name, node.op, node.provider}).second) placement.nodes.push_back(std::move(node));
+    Placement::Node node;
+    node.name = name.substr(0, name.size() - kEnd.size());
+    node.op = op;
+    node.provider = arguments.at("provider");
+    std::vector<double>& calls = times[{node.name, node.op, node.provider}];
+    if (calls.empty()) placement.nodes.push_back(std::move(node));
+    calls.push_back(event.value("dur", 0.0) / 1000);
   }
+  for (Placement::Node& node : placement.nodes) {
+    std::vector<double>& calls = times[{node.name, node.op, node.provider}];
+    const auto middle = calls.begin() + static_cast<std::ptrdiff_t>(calls.size() / 2);
+    std::nth_element(calls.begin(), middle, calls.end());
+    node.milliseconds = *middle * static_cast<double>(calls.size()) / runs;
+  }
+  placement.copies /= runs;
   return placement;
 }
 
 Placement find_placement(const Runtime& runtime, const std::string& model, const Arrays& inputs,
-                         SessionOptions options) {
+                         SessionOptions options, int runs) {
   // A folder of its own, gone when this ends.
   struct Folder {
     Folder() {
@@ -55,8 +69,8 @@ Placement find_placement(const Runtime& runtime, const std::string& model, const
   } const folder;
   options.profile = (folder.path / "profile").string();
   Session session(runtime, model, options);
-  session.run(inputs);
-  return read_profile(read_file(session.end_profiling()));
+  for (int i = 0; i < runs; ++i) session.run(inputs);
+  return read_profile(read_file(session.end_profiling()), runs);
 }
 
 }  // namespace opbridge

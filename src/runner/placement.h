@@ -6,7 +6,7 @@
 
 namespace opbridge {
 
-/// What a profile, the JSON that ONNX Runtime writes, says of where nodes ran.
-Placement read_profile(const std::string& json);
+/// What a profile of so many runs, the JSON that ONNX Runtime writes, says of where nodes ran.
+Placement read_profile(const std::string& json, int runs = 1);
 
 }  // namespace opbridge

@@ -133,6 +133,12 @@ TEST_F(CudaSession, ReadsCopiesFromAProfile) {
   ASSERT_EQ(placement.nodes.size(), 1u);
   EXPECT_EQ(placement.nodes[0].name, "a");
   EXPECT_THAT(error_of([] { read_profile("[{"); }), HasSubstr("profile"));
+  // The body of a loop, three times in each of two runs.
+  std::string body;
+  for (const int us : {90, 10, 20, 10, 20, 20})
+    body += std::string(body.empty() ? "[" : ",") + R"({"name": "b_kernel_time", "dur": )" +
+            std::to_string(us) + R"(, "args": {"op_name": "Add", "provider": "CPUExecutionProvider"}})";
+  EXPECT_DOUBLE_EQ(read_profile(body + "]", 2).nodes.at(0).milliseconds, 0.06);
 }
 
 // What a library registers with a runtime of this version: the providers of its operators, "" for the CPU's.
