@@ -60,6 +60,7 @@ if ! complete; then
 fi
 
 # ------------------------------------------------------------------------------------------------------------- checks
+[[ -d .venv ]] && export VIRTUAL_ENV=$PWD/.venv  # where the C++ runner looks for ONNX Runtime
 if complete; then
   run gpu_check "$program" "$library"
   has_gpu=$(( $? != 3 ))
@@ -98,7 +99,7 @@ elif ! complete; then
 else
   export PYTHONPATH=python${PYTHONPATH:+:$PYTHONPATH}
   run torch "$python" tests/cuda/gpu_check_torch.py "$library" "$pvn3d" "$cases" "${device[@]}"
-  run "ONNX Runtime" "$python" tests/cuda/gpu_check_ort.py "$library" "${stand_in[@]}"
+  run "ONNX Runtime" "$python" tests/cuda/gpu_check_ort.py "$library" "$pvn3d" "$cases" "${stand_in[@]}"
 fi
 
 # ------------------------------------------------------------------------------------------------------------- report

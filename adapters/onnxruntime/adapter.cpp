@@ -316,6 +316,12 @@ OrtStatus* ORT_API_CALL create_kernel(const OrtCustomOp* op, const OrtApi*, cons
 
 void ORT_API_CALL destroy_kernel(void* kernel) noexcept { delete static_cast<KernelState*>(kernel); }
 
+#if defined(OPBRIDGE_TEST_CUDA_PROVIDER)  // tests without a GPU let another provider stand in
+constexpr const char *kCudaProvider = OPBRIDGE_TEST_CUDA_PROVIDER, *kCudaMemory = "Cpu";
+#else
+constexpr const char *kCudaProvider = "CUDAExecutionProvider", *kCudaMemory = "Cuda";
+#endif
+
 // Workspace from the provider's own allocator, returned when the call ends. On CUDA the launched kernels may
 // still use it then; ONNX Runtime's arena hands it out again only to work on the same stream.
 class Workspace {
@@ -330,9 +336,9 @@ class Workspace {
   }
   void* allocate(const OrtApi* api, OrtKernelContext* context, Device device, int device_id, size_t bytes) {
     api_ = api;
-    check(api, device == Device::kCpu
-                   ? api->CreateCpuMemoryInfo(OrtArenaAllocator, OrtMemTypeDefault, &info_)
-                   : api->CreateMemoryInfo("Cuda", OrtArenaAllocator, device_id, OrtMemTypeDefault, &info_));
+    check(api, device == Device::kCpu ? api->CreateCpuMemoryInfo(OrtArenaAllocator, OrtMemTypeDefault, &info_)
+                                      : api->CreateMemoryInfo(kCudaMemory, OrtArenaAllocator, device_id,
+                                                              OrtMemTypeDefault, &info_));
     check(api, api->KernelContext_GetAllocator(context, info_, &allocator_));
     try {
       data_ = allocator_->Alloc(allocator_, bytes + kWorkspaceAlignment);
@@ -587,12 +593,6 @@ void describe(Overload& o) {
 }
 
 // --- registration
-
-#if defined(OPBRIDGE_TEST_CUDA_PROVIDER)  // tests without a GPU let another provider stand in
-constexpr const char* kCudaProvider = OPBRIDGE_TEST_CUDA_PROVIDER;
-#else
-constexpr const char* kCudaProvider = "CUDAExecutionProvider";
-#endif
 
 // What one runtime has been given. Sessions keep pointers into it, so it stays until the library is unloaded.
 // Its domain is not released even then: at the end of the process the runtime may have gone first.

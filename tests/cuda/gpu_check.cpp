@@ -3,12 +3,19 @@
 // TEXT in "<operator>, case <name>" are run. Prints a line
 // for each check: status, name and detail, separated by tabs. Ends with 0 when none failed, with 3 when there is no
 // GPU. Driven by scripts/gpu_check.sh.
+#include <unistd.h>
+
 #include <cstdio>
+#include <cstdlib>
+#include <fstream>
 #include <functional>
 #include <map>
+#include <memory>
+#include <optional>
 
 #include "cases.h"
 #include "my_clip_cases.h"
+#include "runner/proto.h"
 
 namespace {
 
@@ -50,6 +57,7 @@ std::string counted(size_t n, const std::string& what) {
 }
 
 struct Suite {
+  std::string path;
   Library library;
   std::vector<Operator> operators;
   std::vector<Case> all;  // in the order of their operators
@@ -245,6 +253,80 @@ std::vector<Case> clip_cases(const std::vector<int64_t>& sizes) {
   return all;
 }
 
+// z = my_clip(x, 0) in a session of the C++ runner, from GPU memory to GPU memory, and nowhere else.
+void runner(const Suite& suite) {
+  if (suite.operators[0].name != "my_clip") return;
+  const char* name = "C++ runner on GPU memory";
+  std::optional<opbridge::Runtime> runtime;
+  try {
+    runtime = opbridge::Runtime::find();
+  } catch (const opbridge::Error&) {
+    return report("skipped", name, "no ONNX Runtime library here");
+  }
+  const std::vector<std::string> offered = runtime->providers();
+  if (!kEmulated && std::find(offered.begin(), offered.end(), "CUDAExecutionProvider") == offered.end())
+    return report("skipped", name, "ONNX Runtime " + runtime->version() + " has no CUDA provider");
+  check(name, [&] {
+    opbridge::pb::ModelProto m;
+    m.set_ir_version(8);
+    m.add_opset_import()->set_version(13);
+    m.add_opset_import()->set_domain("my_namespace");
+    m.mutable_opset_import(1)->set_version(1);
+    opbridge::pb::GraphProto* g = m.mutable_graph();
+    g->set_name("g");
+    for (opbridge::pb::ValueInfoProto* v : {g->add_input(), g->add_output()}) {
+      v->set_name(v == &g->input(0) ? "x" : "z");
+      v->mutable_type()->mutable_tensor_type()->set_elem_type(opbridge::pb::TensorProto::FLOAT);
+      v->mutable_type()->mutable_tensor_type()->mutable_shape()->add_dim()->set_dim_param("n");
+    }
+    auto* low = g->add_initializer();
+    low->set_name("low");
+    low->set_data_type(opbridge::pb::TensorProto::FLOAT);
+    low->add_float_data(0);
+    auto* node = g->add_node();
+    node->set_name("clip");
+    node->set_op_type("my_clip");
+    node->set_domain("my_namespace");
+    for (const char* input : {"x", "low"}) node->add_input(input);
+    node->add_output("z");
+    char file[] = "/tmp/opbridge_gpu_check_XXXXXX";
+    const int descriptor = mkstemp(file);
+    if (descriptor < 0) throw host::Error(host::ErrorKind::kInternal, "no temporary file can be made");
+    close(descriptor);
+    const std::unique_ptr<char, void (*)(char*)> remove(file, [](char* f) { std::remove(f); });
+    std::ofstream(file, std::ios::binary) << m.SerializeAsString();
+
+    constexpr int64_t n = 100003;
+    Tensor x(host::DType::f32, {n}), z = x;
+    for (int64_t i = 0; i < n; ++i) x.as<float>()[i] = static_cast<float>(i % 7 - 3);
+    host::DeviceBuffer from(x.bytes.size(), 0), to(z.bytes.size(), 0);
+    from.write(x.bytes.data());
+    const auto view = [](const host::DeviceBuffer& b) {
+      return opbridge::DeviceArray(host::DType::f32, {n}, std::shared_ptr<void>(b.data(), [](void*) {}),
+                                   opbridge::Device::kCuda);
+    };
+    opbridge::SessionOptions options;
+    options.provider = "cuda";
+    options.libraries = {suite.path};
+    const opbridge::Session session(*runtime, file, options);
+    session.run_on_device({{"x", view(from)}}, {{"z", view(to)}});
+    to.read(z.bytes.data(), "z");
+    for (int64_t i = 0; i < n; ++i) {
+      if (z.as<float>()[i] != std::max(x.as<float>()[i], 0.0f))
+        throw host::Error(host::ErrorKind::kInternal, "element " + std::to_string(i) + " is wrong");
+    }
+    const opbridge::Placement placement =
+        opbridge::find_placement(*runtime, file, {{"x", opbridge::Array(host::DType::f32, {n})}}, options);
+    if (placement.nodes.empty()) throw host::Error(host::ErrorKind::kInternal, "no node ran");
+    for (const auto& p : placement.nodes) {
+      if (p.provider == "CPUExecutionProvider")
+        throw host::Error(host::ErrorKind::kInternal, p.op + " ran on the CPU");
+    }
+    return "ONNX Runtime " + runtime->version() + ", into given memory; " + placement.nodes[0].op + " on " +
+           placement.nodes[0].provider;
+  });
+}
+
 // More elements than one grid has threads.
 void large(const Suite& suite) {
   const char* name = "my_clip equals the CPU, 70 million f32";
@@ -270,7 +352,8 @@ int main(int argc, char** argv) try {
       {"small", [](const Suite& s) { parity(s, kSmall); }},  // for compute-sanitizer
       {"large", large},
       {"repeats", repeats},
-      {"graph", graph}};
+      {"graph", graph},
+      {"runner", runner}};
   std::vector<std::string> arguments(argv + 1, argv + argc), chosen;
   std::string file, only;
   while (arguments.size() >= 2 && (arguments[0] == "--cases" || arguments[0] == "--only")) {
@@ -283,9 +366,9 @@ int main(int argc, char** argv) try {
     chosen.push_back(arguments[i]);
   }
   if (usage) {
-    std::fprintf(
-        stderr,
-        "usage: gpu_check [--cases FILE] [--only TEXT] LIBRARY [parity] [small] [large] [repeats] [graph]\n");
+    std::fprintf(stderr,
+                 "usage: gpu_check [--cases FILE] [--only TEXT] LIBRARY [parity] [small] [large] [repeats] "
+                 "[graph] [runner]\n");
     return 2;
   }
   int devices = 0;
@@ -293,8 +376,8 @@ int main(int argc, char** argv) try {
     report("skipped", "CUDA device", error == cudaSuccess ? "none found" : cudaGetErrorString(error));
     return 3;
   }
-  if (chosen.empty()) chosen = {"parity", "large", "repeats", "graph"};
-  Suite suite{Library(arguments[0]), {}, {}};
+  if (chosen.empty()) chosen = {"parity", "large", "repeats", "graph", "runner"};
+  Suite suite{arguments[0], Library(arguments[0]), {}, {}};
   suite.operators = cases::operators(suite.library);
   if (suite.operators.at(0).name == "my_clip") {
     const bool small = chosen == std::vector<std::string>{"small"};

@@ -1,11 +1,12 @@
-"""gpu_check_ort.py MY_CLIP [--stand-in PROVIDER]: the CUDA kernels under ONNX Runtime. Prints a line for each check, as
-gpu_check does. --stand-in takes another provider for CUDA's, which tries the script itself."""
+"""gpu_check_ort.py MY_CLIP PVN3D CASES [--stand-in PROVIDER]: the CUDA kernels under ONNX Runtime. Prints a line for
+each check, as gpu_check does. --stand-in takes another provider for CUDA's, which tries the script itself."""
 
 import argparse
 import sys
 import time
 
 import numpy as np
+from gpu_check_torch import attribute, read_cases
 
 CPU = "CPUExecutionProvider"
 
@@ -42,6 +43,73 @@ def model_of(operator):
     return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
+def model_of_case(operator, inputs, attributes):
+    """A model of one node, for these inputs."""
+    import onnx
+    from onnx import helper
+
+    types = {
+        "f16": "FLOAT16", "f32": "FLOAT", "f64": "DOUBLE", "i32": "INT32", "i64": "INT64", "bool": "BOOL"
+    }  # fmt: skip
+    given = [i for i in operator.inputs if i.name in inputs]
+    variables = {i.dtype: helper.np_dtype_to_tensor_dtype(inputs[i.name].dtype) for i in given}
+    node = helper.make_node(
+        operator.name,
+        [i.name if i.name in inputs else "" for i in operator.inputs],
+        [o.name for o in operator.outputs],
+        name="node",
+        domain=operator.qualified_name.split("::")[0],
+        **{name: attribute(operator, name, value) for name, value in attributes.items()},
+    )
+    while node.input and not node.input[-1]:
+        node.input.pop()
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [value(i.name, variables[i.dtype], [None] * inputs[i.name].ndim) for i in given],
+        [
+            value(o.name, variables.get(o.dtype) or getattr(onnx.TensorProto, types[o.dtype]), None)
+            for o in operator.outputs
+        ],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(node.domain, 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def every_operator(arguments, provider, how):
+    """Each operator under the provider alone, as under the CPU's: a case of each element type."""
+    import opbridge
+
+    library = opbridge.load(arguments.pvn3d, torch=False)
+    cases, failed = read_cases(arguments.cases), 0
+    for operator in library.operators.values():
+        own = {}
+        for _, _, inputs, attributes in (c for c in cases if c[0] == operator.name):
+            # The most that there is to do; of the stand-in, which is slow, the least.
+            key = next(iter(inputs.values())).dtype
+            size = sum(a.nbytes for a in inputs.values()) * (-1 if arguments.stand_in else 1)
+            if key not in own or size > own[key][0]:
+                own[key] = (size, inputs, attributes)
+
+        def run(operator=operator, own=own):
+            for _, inputs, attributes in own.values():
+                model = model_of_case(operator, inputs, attributes)
+                found = opbridge.placement(model, inputs, [library], **how)
+                assert found.on(provider) == ["node"], str(found)
+                got = opbridge.session(model, [library], **how).run(None, inputs)
+                want = opbridge.session(model, [library]).run(None, inputs)
+                tolerance = (
+                    1e-3 if operator.name.startswith(("Euler", "AxisAngle")) else 0
+                )  # each its own sine
+                for g, w in zip(got, want, strict=True):
+                    np.testing.assert_allclose(g, w, rtol=tolerance, atol=tolerance / 100)
+            return f"{', '.join(sorted(str(d) for d in own))} as on the CPU, {found.copies} copies"
+
+        failed |= check(f"ONNX Runtime {operator.name}", run)
+    return failed
+
+
 def median_ms(session, x, runs=50):
     times = []
     for _ in range(runs + 5):
@@ -53,7 +121,8 @@ def median_ms(session, x, runs=50):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("my_clip")
+    for path in ("my_clip", "pvn3d", "cases"):
+        parser.add_argument(path)
     parser.add_argument("--stand-in")
     arguments = parser.parse_args()
     try:
@@ -81,6 +150,8 @@ def main():
         return f"{onnxruntime.__version__}: {found}"
 
     failed |= check("ONNX Runtime, no node falls back", placed)
+
+    failed |= every_operator(arguments, provider, how)
 
     def repeated():
         session = opbridge.session(model, [arguments.my_clip], **how)
