@@ -700,10 +700,9 @@ def _(tmp):
     return ["--provider", "cuda"]
 
 
-@provoke("provider-library-missing")
-def _(tmp):
+def fake_cuda_runtime(folder):
+    """ONNX Runtime that says it has CUDA."""
     source = next(NEWEST.glob("libonnxruntime.so*"))
-    (tmp / source.name).symlink_to(source)
     fake = f"""
 #include <onnxruntime_c_api.h>
 #include <dlfcn.h>
@@ -724,8 +723,27 @@ static const char* version(void) {{ return real()->GetVersionString(); }}
 static const OrtApiBase base = {{api, version}};
 const OrtApiBase* OrtGetApiBase(void) {{ return &base; }}
 """
-    (tmp / "fake").mkdir()
-    return ["--provider", "cuda", "--ort", compile_library(tmp / "fake", fake, "libonnxruntime.so.1", "-ldl")]
+    folder.mkdir()
+    return compile_library(folder, fake, "libonnxruntime.so.1", "-ldl")
+
+
+@provoke("provider-library-missing")
+def _(tmp):
+    return ["--provider", "cuda", "--ort", fake_cuda_runtime(tmp / "fake")]
+
+
+def test_another_cudnn_is_named(tmp_path):
+    """The CUDA provider is there, but not the cuDNN that it was built with."""
+    runtime = fake_cuda_runtime(tmp_path / "fake")
+    cudnn = compile_library(
+        tmp_path, "int cudnnGetVersion(void) { return 0; }", "libcudnn.so.9", "-Wl,-soname,libcudnn.so.9"
+    )
+    uses = "int cudnnGetVersion(void); int provider(void) { return cudnnGetVersion(); }"
+    compile_library(runtime.parent, uses, "libonnxruntime_providers_cuda.so", cudnn)
+    cudnn.rename(tmp_path / "libcudnn.so.8")
+    report = doctor("--provider", "cuda", "--ort", runtime, env={"LD_LIBRARY_PATH": str(tmp_path)})
+    evidence = [f["evidence"] for f in report["findings"] if f["code"] == "provider-library-missing"]
+    assert evidence == ["libcudnn.so.9 (but libcudnn.so.8) is not found"]
 
 
 def fake_driver(tmp, cuda, capability):
