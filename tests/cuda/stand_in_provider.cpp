@@ -3,6 +3,10 @@
 // the CPU's.
 #include "runner/provider_cuda.h"
 
+// What ONNX Runtime keeps to the end of the process is no leak of ours.
+extern "C" const char* __lsan_default_suppressions();
+extern "C" const char* __lsan_default_suppressions() { return "leak:libonnxruntime.so\n"; }
+
 namespace opbridge {
 
 void append_cuda(const Runtime&, const OrtApi* api, OrtSessionOptions* options, int) {
