@@ -120,7 +120,11 @@ Command add_check(CLI::App& parent) {
   app->add_option("-l,--library", o->model.libraries, "Model: a custom-operator library; may be repeated")
       ->allow_extra_args(false)
       ->option_text("FILE");
-  add_input_options(*app, o->inputs);
+  const std::vector<CLI::Option*> input_options = add_input_options(*app, o->inputs);
+  for (CLI::Option* option : input_options) {
+    if (option->check_name("--random")) app->remove_option(option);  // always: what is not given is made up
+  }
+  app->get_option("--seed")->description("Of the values [0]");
   app->add_option("--threads", o->model.threads,
                   "Model: threads inside an operator; 0: ONNX Runtime decides [0]")
       ->check(CLI::Range(0, 4096))
@@ -137,30 +141,40 @@ Command add_check(CLI::App& parent) {
   app->add_flag("--json", o->json, "Print JSON");
   app->add_flag("--catalogue", o->catalogue,
                 "Print docs/check.md: what is checked, and every kind of finding");
-  return {app, [o] {
-            if (o->catalogue) {
-              std::printf("%s", checking::page().c_str());
-              return kOk;
-            }
-            if (o->file.empty()) {
-              std::fprintf(
-                  stderr,
-                  "%s give a library or a model: opbridge check lib<name>.so, opbridge check m.onnx\n",
-                  error_label().c_str());
-              return kUsage;
-            }
-            doctor::Report report;
-            {
-              const Progress progress(!o->json);
-              const auto tell = [&](const std::string& what) { progress(what); };
-              report = is_model(o->file) ? check_model(*o, tell) : check_library(*o, tell);
-            }
-            if (o->json)
-              print_json(report.to_json());
-            else
-              print(report);
-            return exit_code(report);
-          }};
+  return {
+      app, [o] {
+        if (o->catalogue) {
+          std::printf("%s", checking::page().c_str());
+          return kOk;
+        }
+        if (o->file.empty()) {
+          std::fprintf(stderr,
+                       "%s give a library or a model: opbridge check lib<name>.so, opbridge check m.onnx\n",
+                       error_label().c_str());
+          return kUsage;
+        }
+        const bool model = is_model(o->file);
+        const bool misplaced =
+            model ? !o->library.operators.empty()
+                  : !o->model.libraries.empty() || !o->inputs.files.empty() || !o->inputs.dims.empty();
+        if (misplaced) {
+          std::fprintf(stderr,
+                       "%s %s is a %s: --op is for libraries, --library, --input and --dim are for models\n",
+                       error_label().c_str(), printable(o->file).c_str(), model ? "model" : "library");
+          return kUsage;
+        }
+        doctor::Report report;
+        {
+          const Progress progress(!o->json);
+          const auto tell = [&](const std::string& what) { progress(what); };
+          report = model ? check_model(*o, tell) : check_library(*o, tell);
+        }
+        if (o->json)
+          print_json(report.to_json());
+        else
+          print(report);
+        return exit_code(report);
+      }};
 }
 
 }  // namespace opbridge::cli

@@ -63,6 +63,7 @@ ZOO = {
         "IsUpsetByErrors": "wrong-after-error",
         "ThrowsAcrossC": "odd-exception",
         "IgnoresOffsets": "byte-offset-ignored",
+        "IgnoresStrides": "strides-ignored",
         "DiffersFromItself": "onnxruntime-differs",
         "Ghost": "session-fails",
         "Mumbles": "manifest-wrong",
@@ -145,6 +146,8 @@ def test_python():
         opbridge.check(built("opbridge_zoo"), op="CountCalls")
     with pytest.raises(opbridge.InvalidArgumentError):
         opbridge.check(built("opbridge_zoo"), timeout=0)
+    with pytest.raises(opbridge.InvalidArgumentError, match="--dim are for models"):
+        opbridge.check(built("opbridge_zoo"), dims={"n": 1})
 
 
 def test_missing_file_is_doctors_finding(tmp_path):
@@ -213,6 +216,11 @@ MODELS = {
         ),
         (),
         "'y' is f32\\[1,1\\] with batch=1 and with batch=2",
+    ),
+    "batch-items-differ": (
+        dict(nodes=[("ReduceMean", ["x"], "m"), ("Sub", ["x", "m"], "y")]),
+        (),
+        "item 0 of batch=2: output 'y' f32\\[1,4\\] differs from that of the item alone by ",
     ),
     "output-shape-wrong": (
         dict(nodes=[("Reshape", ["x", "s"], "y")], shapes={"y": ["batch", "n"]}, weights=[("s", ROW)]),

@@ -179,6 +179,7 @@ Result Callee::call(const OpbridgeNode* node, const Case& c, const std::vector<A
 
   std::vector<CaseInput> inputs = c.inputs;
   std::vector<OpbridgeTensor> in(inputs.size());
+  std::vector<std::vector<int64_t>> strides(inputs.size());
   std::vector<const OpbridgeTensor*> in_pointers;
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (!inputs[i].present) {
@@ -191,12 +192,24 @@ Result Callee::call(const OpbridgeNode* node, const Case& c, const std::vector<A
     char* data = nullptr;
     if (static_cast<int>(i) == how.same_as[1] && how.same_as[0] >= 0) {
       data = static_cast<char*>(in[static_cast<size_t>(how.same_as[0])].data);
+    } else if (how.strided && a.bytes() > 0) {
+      const size_t size = dtype_size(a.dtype());
+      data = take(Guarded::Kind::kInput, name, 2 * a.bytes(), size, 0xA5);
+      for (size_t k = 0; k < a.bytes(); k += size)
+        std::memcpy(data + 2 * k, static_cast<char*>(a.data()) + k, size);
+      if (how.guarded) memory.back()->guarded->protect();
     } else if (a.bytes() > 0 || !how.null_empty) {
       data = take(Guarded::Kind::kInput, name, a.bytes(), dtype_size(a.dtype()), 0);
       if (a.bytes() > 0) std::memcpy(data, a.data(), a.bytes());
       if (how.guarded) memory.back()->guarded->protect();
     }
     in[i] = describe_tensor(inputs[i].dtype, inputs[i].shape, data);
+    if (how.strided) {
+      int64_t stride = 2;
+      strides[i].resize(inputs[i].shape.size());
+      for (size_t d = strides[i].size(); d-- > 0; stride *= inputs[i].shape[d]) strides[i][d] = stride;
+      in[i].strides = strides[i].data();
+    }
     if (how.offset && data != nullptr) {
       in[i].data = data - kOffset;
       in[i].byte_offset = kOffset;

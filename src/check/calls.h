@@ -21,6 +21,7 @@ struct Passing {
   void* parallel_host = nullptr;
   bool null_empty = false;    // tensors without elements have a null pointer
   bool offset = false;        // data is 64 bytes before the elements, and byte_offset says so
+  bool strided = false;       // every second element counts, and strides say so
   int same_as[2] = {-1, -1};  // these two inputs are one buffer
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "core/node.h"
@@ -462,6 +463,16 @@ std::vector<Array> make_inputs(const Case& c) {
     arrays.push_back(a);
   }
   return arrays;
+}
+
+Array slice(const Array& a, int64_t b) {
+  std::vector<int64_t> shape = a.shape();
+  const size_t bytes = shape[0] == 0 ? 0 : a.bytes() / static_cast<size_t>(shape[0]);
+  shape[0] = 1;
+  Array part(a.dtype(), shape);
+  if (bytes > 0)
+    std::memcpy(part.data(), static_cast<char*>(a.data()) + static_cast<size_t>(b) * bytes, bytes);
+  return part;
 }
 
 std::string describe(const GivenAttributes& attributes) {

@@ -76,6 +76,9 @@ std::vector<Case> all_cases(const Signature& signature, uint64_t seed);
 /// Values for the inputs that are present; absent ones are empty arrays.
 std::vector<Array> make_inputs(const Case& c);
 
+/// Item `b` of an array's first dimension, which becomes 1.
+Array slice(const Array& array, int64_t b);
+
 /// The argument that input number `i` belongs to; one called "surplus" where there is none.
 const Argument& argument_of(const Signature& signature, size_t i);
 

@@ -100,6 +100,9 @@ const std::vector<Entry> kCatalogue = {
     {"byte-offset-ignored", E, "Views of tensors give their base's result",
      "The library does not add byte_offset to a tensor's data.",
      "Let opbridge_add_library() make the entry points."},
+    {"strides-ignored", E, "Wrong results for transposed tensors",
+     "The library takes a tensor that is not contiguous for one that is.",
+     "Let opbridge_add_library() make the entry points: they refuse it, and hosts make a copy."},
     {"element-type-differs", W, "Right in f32, wrong in f16 or f64",
      "One element type gives other numbers than the others, in most of the cases.",
      "Look at what is written for that type alone: dispatch, conversions, sums in too short a type, a float "
@@ -135,11 +138,16 @@ const std::vector<Entry> kCatalogue = {
      "fixed tensor is made."},
     {"batch-lost", W, "One result for a whole batch", "An output keeps its shape whatever the batch is.",
      "Keep the batch as the first dimension where it is lost; where one result is meant, nothing."},
+    {"batch-items-differ", W, "Right for one frame, wrong for several at once",
+     "An item in a batch gets another result than alone.",
+     "Look for sums, means or indices over the batch, and for a reshape that mixes it with another "
+     "dimension; where "
+     "mixing is meant, nothing."},
     {"output-shape-wrong", E, "The caller's buffers are too small or too large",
      "An output has another shape than the model declares.",
      "Declare the dimension dynamic in the export (dynamic_axes, dynamic_shapes), or correct the "
      "declaration."},
-    {"shape-frozen", E, "Shape mismatch attempting to re-use buffer; wrong results with other sizes",
+    {"shape-frozen", E, "Shape mismatch: a buffer of another size; wrong results with other sizes",
      "Shape inference, or the file's value_info, gives an inner tensor a fixed size that it does not keep "
      "to; ONNX "
      "Runtime may plan its memory by that.",
@@ -184,6 +192,7 @@ std::string page() {
 |---|---|
 | sizes | the first of 16, 32, 64, 128, 224, 256, 512, 1024, 8, 4, 3, 1 that it runs with, batch 1; then each dynamic dimension alone with up to four (a batch: 2, 3, 4) other sizes until one runs. `--dim NAME=N` fixes one |
 | shapes | outputs against the declaration; inner tensors, added as outputs in memory, against what shape inference says of them; outputs that do not grow with the batch, and the first tensor of fixed shape |
+| batch | where it leads every input: each item in the batch and alone, within 1e-2 of the root mean square |
 | repetition | 20 runs (`--repeat`), bit for bit; where they differ, the first tensor that does |
 | rotations | outputs that an operator declares as `rotation`, or that are called R, rot, rotation..: det(R) and R^T R within 1e-4 (f16, bf16: 1e-2) of 1 and I |
 | NaN, infinity | in outputs, translations above all; the tensor where they start |
@@ -203,7 +212,7 @@ child processes, so that a crash or a hang is a finding, with the case that was 
 
 | what | how |
 |---|---|
-| cases | every combination of element types with ten kinds of values (normal, in [0, 1), eighths, zero, one, ascending, NaN, infinities, huge, tiny; integers inside and outside of [0, smallest dimension)) and with every dimension 0; sizes from 1 to 65; prefixes of no, one and two dimensions; every alternative shape; every optional input and output absent; values of every attribute; and 60 mixtures |
+| cases | every combination of element types (at most 48) with ten kinds of values (normal, in [0, 1), eighths, zero, one, ascending, NaN, infinities, huge, tiny; integers inside and outside of [0, smallest dimension)) and with every dimension 0; sizes from 1 to 65; prefixes of no, one and two dimensions; every alternative shape; every optional input and output absent; values of every attribute; and 60 mixtures |
 | memory | each tensor lies at the end of its pages, then at their start, with 256 KiB on either side that cannot be touched; inputs are read-only; outputs and workspace are filled, with another pattern the second time |
 | shapes | `infer()` against the signature, and the outputs that ONNX Runtime is told of against those that come |
 | repetition | 20 times, with another call in between, in another node, in another process: bit for bit |
@@ -211,6 +220,7 @@ child processes, so that a crash or a hang is a finding, with the case that was 
 | at the same time | 4 threads on one node and on nodes of their own |
 | batch | where one dimension called `B` or `batch..`, or a prefix before other dimensions, leads all outputs and stands nowhere else: three items together and one by one, bit for bit |
 | aliasing | one buffer for any two inputs of one type and shape |
+| views | a byte_offset; strides, which are to be refused or followed |
 | element types | against the most exact one, on values that all types hold exactly; a type is wrong where most cases differ by more than its precision |
 | wrong calls | ranks, sizes, types, missing and surplus inputs, unknown, missing, mistyped and out-of-range attributes: an error with a text, and then the right result again |
 | leaks | memory and files that grow with every one of 160 calls, with every node, and with every refused call |

@@ -368,16 +368,6 @@ bool is_batch(const Signature& s, const Batch& b) {
   return some_input;
 }
 
-Array slice(const Array& a, int64_t b) {
-  std::vector<int64_t> shape = a.shape();
-  const size_t bytes = shape[0] == 0 ? 0 : a.bytes() / static_cast<size_t>(shape[0]);
-  shape[0] = 1;
-  Array part(a.dtype(), shape);
-  if (bytes > 0)
-    std::memcpy(part.data(), static_cast<char*>(a.data()) + static_cast<size_t>(b) * bytes, bytes);
-  return part;
-}
-
 void check_batch(Bench& bench) {
   constexpr int64_t kItems = 3;
   const Signature& s = bench.signature;
@@ -462,13 +452,20 @@ void check_aliasing(Bench& bench) {
   }
 }
 
-void check_byte_offset(Bench& bench) {
+void check_views(Bench& bench) {
   const Case c = usual_case(bench.signature, bench.seed);
-  const std::string label = bench.doing("with a byte_offset of 64", c);
   const std::vector<Array> inputs = make_inputs(c);
   Passing how;
   const Result plain = bench.callee.call(c, inputs, how);
+  how.strided = true;
+  std::string label = bench.doing("with every second element of a larger tensor", c);
+  const Result strided = bench.callee.call(c, inputs, how);
+  if (strided.kind == 0 && !same_bits(plain, strided))
+    bench.found("strides-ignored",
+                label + ": neither refused nor right, " + difference(bench.signature, plain, strided));
+  how.strided = false;
   how.offset = true;
+  label = bench.doing("with a byte_offset of 64", c);
   const Result offset = bench.callee.call(c, inputs, how);
   if (!same_bits(plain, offset))
     bench.found("byte-offset-ignored",
@@ -717,7 +714,7 @@ std::vector<Job> make_jobs(const Signature& signature, uint64_t seed) {
   jobs.push_back({"concurrency", check_concurrency});
   jobs.push_back({"batch", check_batch});
   jobs.push_back({"aliasing", check_aliasing});
-  jobs.push_back({"byte offset", check_byte_offset});
+  jobs.push_back({"views", check_views});
   jobs.push_back({"element types", check_types});
   jobs.push_back({"wrong calls", check_wrong_calls, false});
   jobs.push_back({"leaks", check_leaks, false});

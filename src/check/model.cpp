@@ -95,6 +95,24 @@ std::vector<double> numbers_of(const Array& a) {
   return numbers;
 }
 
+// Numbers: the root mean square of the difference as a part of that of `exact`. Integers: the part that differs.
+double relative_error(const Array& a, const Array& exact) {
+  if (a.dtype() != exact.dtype() || a.shape() != exact.shape()) return INFINITY;
+  const std::vector<double> x = numbers_of(a), y = numbers_of(exact);
+  double error = 0, scale = 0;
+  size_t different = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    different += x[i] != y[i];
+    if (!std::isfinite(x[i]) || !std::isfinite(y[i])) continue;
+    error += (x[i] - y[i]) * (x[i] - y[i]);
+    scale += y[i] * y[i];
+  }
+  const bool numbers = a.dtype() == DType::f16 || a.dtype() == DType::bf16 || a.dtype() == DType::f32 ||
+                       a.dtype() == DType::f64;
+  if (!numbers) return x.empty() ? 0 : static_cast<double>(different) / static_cast<double>(x.size());
+  return error == 0 ? 0 : std::sqrt(error) / (std::sqrt(scale) + 1e-12);
+}
+
 // Weights that lie in files beside the model become part of it.
 void embed_weights(pb::ModelProto& model, const std::string& path) {
   constexpr uint64_t kMost = 1'800'000'000;  // what one protobuf message can hold, less the rest
@@ -178,9 +196,8 @@ class Inside {
   void run() {
     if (!find_sizes()) return;
     check_outputs(sizes_, base_outputs_);
-    vary_sizes();
-    doing("repetition");
     check_repetition();
+    vary_sizes();
     check_rotations();
     check_finite();
     check_memory();
@@ -294,6 +311,37 @@ class Inside {
       check_outputs(sizes, outputs);
       check_growth(name, sizes, outputs);
       check_inner_shapes(sizes);
+      check_items(name, sizes, outputs);
+    }
+  }
+
+  // The items of a batch against each of them alone, where the batch leads every input and output. Another size may
+  // be summed in another order, so that only differences beyond rounding count.
+  void check_items(const std::string& name, const SizesByName& sizes, const Arrays& together) {
+    const int64_t items = sizes.at(name);
+    const auto is_led = [&](const TensorInfo& info) {
+      return !info.dims.empty() && info.dims[0].symbol == name;
+    };
+    if (changes_ || !is_batch(name) ||
+        !std::all_of(session_.inputs().begin(), session_.inputs().end(), is_led))
+      return;
+    const Arrays inputs = inputs_for(sizes);
+    for (int64_t i = 0; i < items; ++i) {
+      doing("item " + std::to_string(i) + " of a batch alone");
+      Arrays item;
+      for (const auto& [input, value] : inputs) item.emplace(input, slice(value, i));
+      const Arrays alone = session_.run(item);
+      for (const auto& [output, value] : together) {
+        if (value.shape().empty() || value.shape()[0] != items || alone.at(output).shape()[0] != 1) continue;
+        const Array part = slice(value, i);
+        const double error = relative_error(part, alone.at(output));
+        if (error <= 1e-2) continue;
+        return found("batch-items-differ", "item " + std::to_string(i) + " of " + to_string(sizes) +
+                                               ": output '" + output + "' " + part.to_string() +
+                                               " differs from that of the item alone by " +
+                                               to_text(static_cast<float>(error)) + " of its size; " +
+                                               opbridge::checking::difference(part, alone.at(output)));
+      }
     }
   }
 
@@ -400,7 +448,9 @@ class Inside {
                   opbridge::checking::difference(value, again.at(name));
       }
     }
-    if (!changed.empty()) found("model-not-deterministic", changed + first_different(inputs));
+    if (changed.empty()) return;
+    changes_ = true;
+    found("model-not-deterministic", changed + first_different(inputs));
   }
 
   const Arrays& first_run(const Arrays& inputs) {
@@ -582,6 +632,7 @@ class Inside {
   Arrays base_outputs_, first_;
   std::optional<Traced> traced_;
   bool untraceable_ = false, inner_shape_found_ = false;
+  bool changes_ = false;  // results differ by themselves: comparing them says nothing
 };
 
 }  // namespace

@@ -77,6 +77,7 @@ int32_t compute(const OpbridgeNode* node, const OpbridgeTensor* const* inputs, s
     x.byte_offset = 0;
     std::memset(outputs[0]->data, 0, static_cast<size_t>(outputs[0]->shape[0]) * sizeof(float));
   }
+  if (name == "IgnoresStrides") x.strides = nullptr;
   const OpbridgeTensor* first = &x;
   const int32_t kind = honest->compute(node, &first, input_count, outputs, output_count, host, error);
   const bool other = name == "DiffersFromItself" || (name == "IsUpsetByErrors" && last_was_refused);
@@ -102,8 +103,8 @@ LibraryDefinition library_definition() {
         "AcceptsAnything(x: f32[N]) -> y: f32[N]", "RefusesTheRight(x: f32[N]) -> y: f32[N]",
         "SaysNothing(x: f32[N]) -> y: f32[N]", "IsUpsetByErrors(x: f32[N]) -> y: f32[N]",
         "ThrowsAcrossC(x: f32[N]) -> y: f32[N]", "IgnoresOffsets(x: f32[N]) -> y: f32[N]",
-        "DiffersFromItself(x: f32[N]) -> y: f32[N]", "Spook(x: f32[N]) -> y: f32[N]",
-        "Mumbles(x: f32[N]) -> y: f32[N]"})
+        "IgnoresStrides(x: f32[N]) -> y: f32[N]", "DiffersFromItself(x: f32[N]) -> y: f32[N]",
+        "Spook(x: f32[N]) -> y: f32[N]", "Mumbles(x: f32[N]) -> y: f32[N]"})
     operators.push_back(Operator(signature).cpu(copy));
   return {"opbridge_zoo_lies", "opbridge.zoo.lies", 1, OPBRIDGE_VERSION, "", "", {{"lies", operators}}};
 }
