@@ -320,6 +320,21 @@ def test_right_models_pass(tmp_path):
     assert (report.findings, report.facts["memory_runs"]) == ((), 100)
 
 
+def test_dimensions_that_agree_without_a_common_name(tmp_path):
+    nodes = [("Shape", ["x"], "s"), ("Expand", ["w", "s"], "e"), ("Add", ["x", "e"], "y")]
+    path = model(tmp_path, nodes, {"x": ["n", 4]}, weights=[("w", np.float32([1]))])
+    proto = onnx.load(path)
+    proto.graph.input.append(helper.make_tensor_value_info("state", TensorProto.FLOAT, ["m", 4]))
+    proto.graph.node.append(helper.make_node("Where", ["c", "x", "state"], ["z"]))
+    proto.graph.initializer.append(numpy_helper.from_array(np.array([[True, False, True, False]]), "c"))
+    proto.graph.output.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, ["n", 4]))
+    onnx.save(proto, path)
+    report = check(path, "--ort", NEWEST)
+    assert report["findings"] == []
+    ran = {d["name"]: d["ran"] for d in report["dimensions"]}
+    assert ran == {"n": [16], "m": [16], "m = n": [16, 17]}
+
+
 def test_weights_outside_the_model(tmp_path):
     path = model(
         tmp_path, [("Mul", ["x", "w"], "p"), ("Log", ["p"], "y")], weights=[("w", np.float32([1, 2, 3, -4]))]

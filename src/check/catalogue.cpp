@@ -190,7 +190,7 @@ std::string page() {
 
 | what | how |
 |---|---|
-| sizes | the first of 16, 32, 64, 128, 224, 256, 512, 1024, 8, 4, 3, 1 that it runs with, batch 1; then each dynamic dimension alone with up to four (a batch: 2, 3, 4) other sizes until one runs. `--dim NAME=N` fixes one |
+| sizes | the first of 16, 32, 64, 128, 224, 256, 512, 1024, 8, 4, 3, 1 that it runs with, batch 1; then each dynamic dimension alone with up to four (a batch: 2, 3, 4) other sizes until one runs, and those that none runs with all together. `--dim NAME=N` fixes one |
 | shapes | outputs against the declaration; inner tensors, added as outputs in memory, against what shape inference says of them; outputs that do not grow with the batch, and the first tensor of fixed shape |
 | batch | where it leads every input: each item in the batch and alone, within 1e-2 of the root mean square |
 | repetition | 20 runs (`--repeat`), bit for bit; where they differ, the first tensor that does |

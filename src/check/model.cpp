@@ -284,35 +284,52 @@ class Inside {
 
   void vary_sizes() {
     for (const std::string& name : fixed_) skip("sizes of '" + name + "'", "it was given");
+    std::map<int64_t, std::vector<std::string>> alone;  // by size: dimensions that no other size runs with
+    std::map<std::string, std::string> errors;
     for (const auto& [name, base] : sizes_) {
-      const std::vector<int64_t> others = is_batch(name)
-                                              ? std::vector<int64_t>{2, 3, 4}
-                                              : std::vector<int64_t>{base + 1, 2 * base, base + 32, 3 * base};
-      Json ran = {base}, refused = Json::array();
-      std::string error;
-      SizesByName sizes = sizes_;
-      Arrays outputs;
-      for (const int64_t size : others) {
-        sizes[name] = size;
-        const std::string why = try_sizes(sizes, &outputs);
-        if (why.empty()) {
-          ran.push_back(size);
-          break;
-        }
-        refused.push_back(size);
-        if (error.empty()) error = name + "=" + std::to_string(size) + ": " + why;
-      }
-      say_("dimension", {{"name", name}, {"ran", ran}, {"refused", refused}});
-      if (ran.size() == 1) {
-        found("dimension-fixed",
-              "it runs with " + name + "=" + std::to_string(base) + " only; " + error + first_fixed());
-        continue;
-      }
-      check_outputs(sizes, outputs);
-      check_growth(name, sizes, outputs);
-      check_inner_shapes(sizes);
-      check_items(name, sizes, outputs);
+      std::string error = vary({name}, base);
+      if (error.empty()) continue;
+      alone[base].push_back(name);
+      errors[name] = std::move(error);
     }
+    // Dimensions without a common name may have to agree all the same.
+    for (const auto& [base, names] : alone) {
+      if (names.size() > 1 && vary(names, base).empty()) continue;
+      for (const std::string& name : names) {
+        found("dimension-fixed", "it runs with " + name + "=" + std::to_string(base) + " only; " +
+                                     errors.at(name) + first_fixed());
+      }
+    }
+  }
+
+  // Gives the dimensions another size, all the same, and looks at what comes. Returns why none runs.
+  std::string vary(const std::vector<std::string>& names, int64_t base) {
+    const std::vector<int64_t> others = is_batch(names[0])
+                                            ? std::vector<int64_t>{2, 3, 4}
+                                            : std::vector<int64_t>{base + 1, 2 * base, base + 32, 3 * base};
+    Json ran = {base}, refused = Json::array();
+    std::string error;
+    SizesByName sizes = sizes_;
+    Arrays outputs;
+    for (const int64_t size : others) {
+      for (const std::string& name : names) sizes[name] = size;
+      const std::string why = try_sizes(sizes, &outputs);
+      if (why.empty()) {
+        ran.push_back(size);
+        break;
+      }
+      refused.push_back(size);
+      if (error.empty()) error = to_string(sizes) + ": " + why;
+    }
+    std::string title;
+    for (const std::string& name : names) title += (title.empty() ? "" : " = ") + name;
+    say_("dimension", {{"name", title}, {"ran", ran}, {"refused", refused}});
+    if (ran.size() == 1) return error;
+    check_outputs(sizes, outputs);
+    check_growth(names[0], sizes, outputs);
+    check_inner_shapes(sizes);
+    check_items(names[0], sizes, outputs);
+    return "";
   }
 
   // The items of a batch against each of them alone, where the batch leads every input and output. Another size may
