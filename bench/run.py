@@ -87,6 +87,18 @@ def page(contests, dispatch):
                 f"| {name} | {ms(ours)} | {c['best_rival']} {ms(best)} | {c['ratio']:.2f}{missed} | {c['goal']:g} "
                 f"| {others} |"
             )
+    scaling = {k: v for r in contests for k, v in r.get("one_and_two_threads", {}).items()}
+    if scaling:
+        yield ""
+        yield "## Two threads"
+        yield ""
+        yield "Calls that take over a millisecond, with one thread and with two in turn: wall time, quietest decile. Two"
+        yield "can help only as far as the machine has a second processor to give."
+        yield ""
+        yield "| case | one, ms | two, ms | times faster |"
+        yield "|---|---|---|---|"
+        for name, (one, two) in scaling.items():
+            yield f"| {name} | {ms(one)} | {ms(two)} | {one / two:.2f} |"
     if dispatch:
         yield ""
         yield "## What a call costs"
