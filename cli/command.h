@@ -23,6 +23,7 @@ Command add_inspect(CLI::App& parent);
 Command add_keypoints(CLI::App& parent);
 Command add_new(CLI::App& parent);
 Command add_pose(CLI::App& parent);
+Command add_replay(CLI::App& parent);
 Command add_run(CLI::App& parent);
 
 }  // namespace opbridge::cli

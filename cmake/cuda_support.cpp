@@ -4,6 +4,10 @@
 #include <string>
 
 #include "opbridge/cuda.h"
+#include "opbridge/library.h"
+#if __has_include(<nvtx3/nvToolsExt.h>)
+#include <nvtx3/nvToolsExt.h>
+#endif
 
 namespace opbridge::detail {
 
@@ -101,17 +105,64 @@ void fail_launch(cudaError_t error, const char* kernel, const Grid& grid) {
                                       " bytes of shared memory: " + describe(error));
 }
 
-CudaDeviceGuard::CudaDeviceGuard(const Call& call) {
-  if (call.device_id() < 0) return;
+CudaDeviceGuard::CudaDeviceGuard(int device) {
+  if (device < 0) return;
   int current = 0;
   check(cudaGetDevice(&current));
-  if (current == call.device_id()) return;
-  check(cudaSetDevice(call.device_id()));
+  if (current == device) return;
+  check(cudaSetDevice(device));
   previous_ = current;
 }
 
 CudaDeviceGuard::~CudaDeviceGuard() {
   if (previous_ >= 0) cudaSetDevice(previous_);
+}
+
+// --- tracing
+
+namespace {
+
+bool synchronize(int device, void* stream) {
+  const CudaDeviceGuard guard(device);
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check(cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status));
+  if (status != cudaStreamCaptureStatusNone) return false;
+  check(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)));
+  return true;
+}
+
+void copy_to_host(int device, void* to, const void* from, size_t bytes) {
+  const CudaDeviceGuard guard(device);
+  check(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost));
+}
+
+#if __has_include(<nvtx3/nvToolsExt.h>)
+// The profiler's library is looked for at the first range.
+nvtxDomainHandle_t domain() {
+  static const nvtxDomainHandle_t handle = nvtxDomainCreateA("opbridge");
+  return handle;
+}
+
+void push_range(const char* text) {
+  nvtxEventAttributes_t event{};
+  event.version = NVTX_VERSION;
+  event.size = NVTX_EVENT_ATTRIB_STRUCT_SIZE;
+  event.messageType = NVTX_MESSAGE_TYPE_ASCII;
+  event.message.ascii = text;
+  nvtxDomainRangePushEx(domain(), &event);
+}
+
+void pop_range() { nvtxDomainRangePop(domain()); }
+#else
+void push_range(const char*) {}
+void pop_range() {}
+#endif
+
+}  // namespace
+
+const CudaServices* cuda_services() {
+  static constexpr CudaServices services = {synchronize, copy_to_host, push_range, pop_range};
+  return &services;
 }
 
 }  // namespace opbridge::detail

@@ -286,14 +286,14 @@ OrtStatus* ORT_API_CALL create_kernel(const OrtCustomOp* op, const OrtApi*, cons
     state->runtime = o.runtime;
     state->device = o.device;
     const std::string title = node_title(*o.op, name);
+    std::vector<std::pair<std::string, AttributeValue>> attributes;
     try {
       check_outputs(api, info, o.signature());
-      state->node = std::make_unique<Node>(
-          o.op->op, o.signature(), title,
-          resolve_attributes(o.signature(), read_attributes(api, info, o.signature())));
+      attributes = read_attributes(api, info, o.signature());
     } catch (...) {
       rethrow_with_title(title);
     }
+    state->node = this_library().create_node(*o.op, name, attributes);
     state->get_type_and_shape = nullptr;
     if (o.runtime->minor >= kGetTypeAndShapeSince) {
       static_assert(sizeof(GetTypeAndShape) == sizeof(void*), "");
@@ -358,14 +358,25 @@ class Workspace {
   void* data_ = nullptr;
 };
 
-struct ParallelHost {
+struct CallHost {
   const OrtApi* api;
   OrtKernelContext* context;
 };
 
 void parallel_for(void* host, void (*task)(void*, size_t), size_t chunks, void* data) {
-  const ParallelHost& h = *static_cast<ParallelHost*>(host);
+  const CallHost& h = *static_cast<CallHost*>(host);
   check(h.api, h.api->KernelContext_ParallelFor(h.context, task, chunks, 0, data));
+}
+
+// A line of a trace, which was asked for: at the lowest level that the run shows.
+void log(void* host, const char* line) {
+  const CallHost& h = *static_cast<CallHost*>(host);
+  const OrtLogger* logger = nullptr;
+  OrtLoggingLevel level = ORT_LOGGING_LEVEL_INFO;
+  check(h.api, h.api->KernelContext_GetLogger(h.context, &logger));
+  check(h.api, h.api->Logger_GetLoggingSeverityLevel(logger, &level));
+  check(h.api, h.api->Logger_LogMessage(logger, std::max(level, ORT_LOGGING_LEVEL_INFO), line, "opbridge", 0,
+                                        "trace"));
 }
 
 // The dimensions of a tensor, copied where the runtime cannot show its own. Inline room for the usual call.
@@ -470,9 +481,14 @@ void compute(const KernelState& k, OrtKernelContext* context) {
     if (first == nullptr && !declared_inputs[std::min(i, declared_inputs.size() - 1)].host) first = value;
     read_input(k, value, dimensions, inputs[i]);
   }
+  CallHost call{api, context};
+  HostServices host;
+  host.log = log;
+  host.log_host = &call;
+
   const size_t declared = node.signature().outputs.size();
   if (!k.accepted.recall(inputs, input_count, specs, declared)) {
-    node.infer(inputs, static_cast<int>(input_count), specs);
+    node.infer(inputs, static_cast<int>(input_count), specs, k.device, host);
     k.accepted.remember(inputs, input_count, specs, declared);
   }
   for (size_t i = 0; i < declared; ++i) {
@@ -488,14 +504,12 @@ void compute(const KernelState& k, OrtKernelContext* context) {
     out.present = true;
   }
 
-  HostServices host;
   if (k.device == Device::kCuda) check(api, api->KernelContext_GetGPUComputeStream(context, &host.stream));
-  ParallelHost parallel{api, context};
   OwnThreads own(1);
   if (k.device == Device::kCpu) {
     if (k.runtime->minor >= 17) {
       host.parallel_for = parallel_for;
-      host.parallel_host = &parallel;
+      host.parallel_host = &call;
     } else {
       own = OwnThreads(0);  // 1.16 does not lend its pool
       host.parallel_for = own_parallel_for;

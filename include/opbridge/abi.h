@@ -35,7 +35,8 @@ typedef struct OpbridgeError {
 
 /* Laid out as DLPack's DLTensor: one may be passed for the other. Must be contiguous and row-major: `strides`
  * null, or the strides of a contiguous tensor. device_type: 1 CPU, 2 CUDA. dtype_code: 0 int, 1 uint, 2
- * float, 4 bfloat, 6 bool. shape_infer and workspace_bytes ignore `data`. */
+ * float, 4 bfloat, 6 bool. infer and workspace_bytes compute nothing from `data`; OPBRIDGE_DUMP
+ * writes down that of a call that infer refuses, where it is not null. */
 typedef struct OpbridgeTensor {
   void* data;
   int32_t device_type;

@@ -8,6 +8,26 @@
 
 namespace opbridge {
 
+/// What tracing needs of CUDA (cmake/cuda_support.cpp). `device` as in Call::device_id().
+struct CudaServices {
+  /// Waits until the stream's work is done and throws Error for what it met. Returns false, without waiting,
+  /// while the stream is captured into a graph.
+  bool (*synchronize)(int device, void* stream);
+  /// Throws Error.
+  void (*copy_to_host)(int device, void* to, const void* from, size_t bytes);
+  /// NVTX ranges of the calling thread.
+  void (*push_range)(const char* text);
+  void (*pop_range)();
+};
+
+namespace detail {
+#if defined(OPBRIDGE_WITH_CUDA)
+const CudaServices* cuda_services();
+#else
+inline const CudaServices* cuda_services() { return nullptr; }
+#endif
+}  // namespace detail
+
 struct LibraryDefinition {
   struct Folder {
     const char* name;
@@ -20,6 +40,7 @@ struct LibraryDefinition {
   const char* cuda_toolkit;        // "" without CUDA
   const char* cuda_architectures;  // as CMake's list: "75-real;80-real;90"
   std::vector<Folder> folders;
+  const CudaServices* cuda = nullptr;  // null without CUDA
 };
 
 /// Generated for each library.

@@ -57,10 +57,11 @@ class Operator {
 
 namespace opbridge::detail {
 
-/// Makes the call's CUDA device current, and the one before it again at the end (cmake/cuda_support.cpp).
+/// Makes a CUDA device (-1: whichever it is) current, and the one before it again at the end
+/// (cmake/cuda_support.cpp).
 class CudaDeviceGuard {
  public:
-  explicit CudaDeviceGuard(const Call& call);
+  explicit CudaDeviceGuard(int device);
   ~CudaDeviceGuard();
   CudaDeviceGuard(const CudaDeviceGuard&) = delete;
   CudaDeviceGuard& operator=(const CudaDeviceGuard&) = delete;
@@ -71,7 +72,7 @@ class CudaDeviceGuard {
 
 template <Kernel kernel>
 void on_cuda_device(const Call& call) {
-  const CudaDeviceGuard guard(call);
+  const CudaDeviceGuard guard(call.device_id());
   kernel(call);
 }
 

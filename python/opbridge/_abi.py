@@ -60,8 +60,9 @@ class Tensor(Structure):
         ("byte_offset", c_uint64),
     ]
 
-    def __init__(self, shape, dtype_code, dtype_bits, device_type, device_id):
+    def __init__(self, shape, dtype_code, dtype_bits, device_type, device_id, data=None):
         super().__init__(
+            data=data,
             device_type=device_type,
             device_id=device_id,
             ndim=len(shape),
@@ -202,7 +203,7 @@ class Plan:
     __slots__ = ("_keep", "arguments", "compute", "host", "info", "outputs", "tensors", "workspace_bytes")
 
     def __init__(self, api, node, inputs, output_count, device):
-        """`inputs`: (shape, DLPack code, bits, device type, device id) of each, None for an absent one;
+        """`inputs`: (shape, DLPack code, bits, device type, device id, data address) of each, None for an absent one;
         `device` is the outputs' (type, id). The library checks them here. `outputs` becomes [(shape, code,
         bits)]."""
         self.info = ErrorInfo()

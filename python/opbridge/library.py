@@ -499,7 +499,8 @@ class Node:
 
     def _numpy_plan(self, arrays):
         cpu = (_abi.CPU, 0)
-        plan = self.plan([None if a is None else (a.shape, *_CODES[a.dtype], *cpu) for a in arrays], cpu)
+        described = [None if a is None else (a.shape, *_CODES[a.dtype], *cpu, _address(a)) for a in arrays]
+        plan = self.plan(described, cpu)
         return plan, [(shape, _numpy_dtype(code, bits)) for shape, code, bits in plan.outputs]
 
     def plan(self, inputs, device):

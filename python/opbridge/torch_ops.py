@@ -226,7 +226,8 @@ class TorchOperator:
     def _describe(self, tensor):
         on_cuda = tensor.is_cuda
         code = self._code(tensor)
-        return tensor.shape, *code, _abi.CUDA if on_cuda else _abi.CPU, tensor.get_device() if on_cuda else 0
+        device = (_abi.CUDA, tensor.get_device()) if on_cuda else (_abi.CPU, 0)
+        return tensor.shape, *code, *device, tensor.data_ptr()
 
     def _code(self, tensor):
         code = _CODES.get(tensor.dtype)

@@ -154,6 +154,27 @@ Device to_device(int32_t code) {
       "operators run on the CPU (DLPack device 1) and CUDA (2), not on device " + std::to_string(code));
 }
 
+// Where a trace finds the data: with the first input that is not in host memory.
+Place place_of(const Signature& s, const OpbridgeTensor* const* inputs, size_t count) {
+  OpbridgeTensor cpu{};
+  cpu.device_type = 1;
+  for (size_t i = 0; i < count; ++i) {
+    if (inputs[i] != nullptr && !s.inputs.empty() && !s.inputs[std::min(i, s.inputs.size() - 1)].host)
+      return Place(*inputs[i]);
+  }
+  return Place(cpu);
+}
+
+// infer() of a call.
+void infer_call(const Node& n, const TensorArg* in, const OpbridgeTensor* const* inputs, size_t input_count,
+                TensorSpec* specs, void* stream) {
+  const Place place = place_of(n.signature(), inputs, input_count);
+  HostServices services;
+  services.stream = stream;
+  if (place.type != 1) services.device_id = place.id;
+  n.infer(in, static_cast<int>(input_count), specs, place.type == 1 ? Device::kCpu : Device::kCuda, services);
+}
+
 // The outputs that infer() describes, as TensorArgs without data.
 void spec_args(const TensorSpec* specs, size_t count, TensorArg* out) {
   for (size_t i = 0; i < count; ++i) out[i] = {nullptr, specs[i].shape, specs[i].rank, specs[i].dtype, true};
@@ -210,7 +231,7 @@ int32_t infer(const OpbridgeNode* node, const OpbridgeTensor* const* inputs, siz
       rethrow_with_title(n.title());
     }
     TensorSpec specs[kMaxArguments];
-    n.infer(in, static_cast<int>(input_count), specs);
+    infer_call(n, in, inputs, input_count, specs, nullptr);
     if (outputs == nullptr || output_count < n.signature().outputs.size()) {
       throw InvalidArgument(n.title() + ": has " + std::to_string(n.signature().outputs.size()) +
                             " outputs, got room for " +
@@ -262,7 +283,13 @@ int32_t compute(const OpbridgeNode* node, const OpbridgeTensor* const* inputs, s
     } catch (...) {
       rethrow_with_title(n.title());
     }
-    n.infer(in, static_cast<int>(input_count), specs);
+    // The host's struct may be older and shorter, or newer and longer, than ours.
+    OpbridgeHost h{};
+    if (host != nullptr) {
+      if (host->size < sizeof host->size) fail("OpbridgeHost::size is not set");
+      std::memcpy(&h, host, std::min<size_t>(host->size, sizeof h));
+    }
+    infer_call(n, in, inputs, input_count, specs, h.stream);
     if (output_count != s.outputs.size()) {
       fail("has " + std::to_string(s.outputs.size()) + " outputs, got memory for " +
            std::to_string(output_count));
@@ -314,12 +341,6 @@ int32_t compute(const OpbridgeNode* node, const OpbridgeTensor* const* inputs, s
       }
     }
     const Device device = to_device(place.type);
-    // The host's struct may be older and shorter, or newer and longer, than ours.
-    OpbridgeHost h{};
-    if (host != nullptr) {
-      if (host->size < sizeof host->size) fail("OpbridgeHost::size is not set");
-      std::memcpy(&h, host, std::min<size_t>(host->size, sizeof h));
-    }
     HostServices services;
     services.stream = h.stream;
     if (device == Device::kCuda) services.device_id = place.id;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 
 #include "opbridge/abi.h"
 #include "text.h"
@@ -12,23 +11,6 @@ namespace opbridge {
 namespace {
 
 // --- manifest
-
-std::string quoted(const std::string& text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      char buffer[8];
-      std::snprintf(buffer, sizeof buffer, "\\u%04x", static_cast<unsigned>(c));
-      out += buffer;
-    } else {
-      out += c;
-    }
-  }
-  return out + '"';
-}
 
 std::string number(double v) {
   if (!std::isfinite(v)) return "null";
@@ -217,7 +199,8 @@ std::unique_ptr<Node> Library::create_node(
     const std::vector<std::pair<std::string, AttributeValue>>& attributes) const {
   const std::string title = node_title(op, node_name);
   try {
-    return std::make_unique<Node>(op.op, op.signature, title, resolve_attributes(op.signature, attributes));
+    return std::make_unique<Node>(op.op, op.signature, title, resolve_attributes(op.signature, attributes),
+                                  make_trace(definition, op.signature, node_name));
   } catch (...) {
     rethrow_with_title(title);
   }

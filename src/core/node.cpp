@@ -136,11 +136,12 @@ struct Node::Bindings {
 };
 
 Node::Node(const Operator& op, const Signature& signature, std::string title,
-           std::vector<AttributeValue> attributes)
+           std::vector<AttributeValue> attributes, std::unique_ptr<const Trace> trace)
     : op_(op),
       signature_(signature),
       title_(std::move(title)),
       attributes_(std::move(attributes)),
+      trace_(std::move(trace)),
       required_inputs_(signature.required_inputs()) {
   for (const Argument& a : signature_.inputs) {
     for (const ShapePattern& p : a.shapes) {
@@ -369,6 +370,18 @@ void Node::infer(const TensorArg* inputs, int input_count, TensorSpec* outputs) 
   for (size_t o = 0; o < s.outputs.size(); ++o) output_shape(s.outputs[o], b, outputs[o]);
 }
 
+void Node::infer(const TensorArg* inputs, int input_count, TensorSpec* outputs, Device device,
+                 const HostServices& host) const {
+  try {
+    infer(inputs, input_count, outputs);
+  } catch (const std::exception& e) {
+    if (trace_ != nullptr)
+      trace_->refused({title_, signature_, attributes_, inputs, input_count, nullptr, device, host},
+                      e.what());
+    throw;
+  }
+}
+
 void Node::fail_dtype(int i, const Argument& a, const TensorArg* inputs) const {
   const std::string got = dtype_name(inputs[i].dtype);
   if (a.type_variable < 0) {
@@ -459,7 +472,11 @@ void Node::compute(const TensorArg* inputs, int input_count, const TensorArg* ou
   call.parallel_ = host.parallel_for;
   call.parallel_host_ = host.parallel_host;
   try {
-    kernel(call);
+    if (trace_ == nullptr)
+      kernel(call);
+    else
+      trace_->run({title_, signature_, attributes_, inputs, input_count, outputs, device, host}, kernel,
+                  call);
   } catch (...) {
     rethrow_with_title(title_);
   }

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "opbridge/context.h"
 #include "opbridge/op.h"
 #include "opbridge/signature.h"
+#include "trace.h"
 
 namespace opbridge {
 
@@ -40,13 +42,16 @@ struct HostServices {
   int device_id = -1;  // on CUDA; -1: the current one
   void* workspace = nullptr;
   size_t workspace_bytes = 0;
+  // Where a line of a trace goes; null: stderr.
+  void (*log)(void* log_host, const char* line) = nullptr;
+  void* log_host = nullptr;
 };
 
 class Node {
  public:
   /// `title` names operator and node in messages: "pvn3d.custom_ops::BallQuery (node '/sa1/query')".
   Node(const Operator& op, const Signature& signature, std::string title,
-       std::vector<AttributeValue> attributes);
+       std::vector<AttributeValue> attributes, std::unique_ptr<const Trace> trace = nullptr);
 
   ~Node();
   Node(const Node&) = delete;
@@ -61,6 +66,10 @@ class Node {
   /// Checks the inputs (count, presence, element types, ranks, dimensions that must agree) and says what the
   /// outputs will be: one spec for each declared output. Data is not looked at.
   void infer(const TensorArg* inputs, int input_count, TensorSpec* outputs) const;
+
+  /// The same for a call that is to run: one that is refused is traced.
+  void infer(const TensorArg* inputs, int input_count, TensorSpec* outputs, Device device,
+             const HostServices& host) const;
 
   bool has_workspace() const { return op_.workspace_function() != nullptr; }
   size_t workspace_bytes(const TensorArg* inputs, int input_count, const TensorArg* outputs,
@@ -88,6 +97,7 @@ class Node {
   const Signature& signature_;
   std::string title_;
   std::vector<AttributeValue> attributes_;
+  const std::unique_ptr<const Trace> trace_;  // null, unless asked for
   int required_inputs_;
   bool later_ = false;  // some input has `*B?` or arithmetic, which wait for the others
   static std::atomic<int64_t> alive_;

@@ -607,22 +607,7 @@ std::string attribute_to_string(const Attribute& a) {
     text += " in " + range_to_text(a);
   }
   if (a.required) return text;
-  const AttributeValue& v = a.default_value;
-  std::string list;
-  for (int64_t x : v.ints) list += (list.empty() ? "" : ", ") + std::to_string(x);
-  for (float x : v.floats) list += (list.empty() ? "" : ", ") + to_text(x);
-  switch (a.type) {
-    case AttributeType::kInt:
-      return text + " = " + std::to_string(v.i);
-    case AttributeType::kFloat:
-      return text + " = " + to_text(v.f);
-    case AttributeType::kBool:
-      return text + (v.i ? " = true" : " = false");
-    case AttributeType::kString:
-      return text + " = " + v.s;
-    default:
-      return text + " = [" + list + "]";
-  }
+  return text + " = " + to_text(a.default_value);
 }
 
 template <class List, class F>

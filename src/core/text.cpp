@@ -44,6 +44,41 @@ std::string range_to_text(const Attribute& a) {
   return (a.min_open ? "(" : "[") + bound(a.min) + ", " + bound(a.max) + (a.max_open ? ")" : "]");
 }
 
+std::string quoted(const std::string& text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      char buffer[8];
+      std::snprintf(buffer, sizeof buffer, "\\u%04x", static_cast<unsigned>(c));
+      out += buffer;
+    } else {
+      out += c;
+    }
+  }
+  return out + '"';
+}
+
+std::string to_text(const AttributeValue& v) {
+  std::string list;
+  for (const int64_t x : v.ints) list += (list.empty() ? "" : ", ") + std::to_string(x);
+  for (const float x : v.floats) list += (list.empty() ? "" : ", ") + to_text(x);
+  switch (v.type) {
+    case AttributeType::kInt:
+      return std::to_string(v.i);
+    case AttributeType::kFloat:
+      return to_text(v.f);
+    case AttributeType::kBool:
+      return v.i != 0 ? "true" : "false";
+    case AttributeType::kString:
+      return v.s;
+    default:
+      return "[" + list + "]";
+  }
+}
+
 std::string to_text(double v) { return shortest(v, 17); }
 std::string to_text(float v) { return shortest(v, 9); }
 

@@ -15,6 +15,11 @@ std::string list_of(const std::vector<std::string>& items, const char* last = "o
 /// "4294967295".
 std::string to_text(double v);
 std::string to_text(float v);
+/// An attribute's value as the signature spells it.
+std::string to_text(const AttributeValue& v);
+
+/// A JSON string.
+std::string quoted(const std::string& text);
 
 /// "[0, 1)" of an attribute's range, as the signature spells it.
 std::string range_to_text(const Attribute& a);

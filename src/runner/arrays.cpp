@@ -10,6 +10,7 @@
 #include <fstream>
 #include <limits>
 
+#include "core/npz.h"
 #include "onnx.pb.h"
 #include "onnx_types.h"
 #include "opbridge/runner.h"
@@ -175,15 +176,6 @@ void normalise_bools(const Array& a) {
 
 // --- .npy
 
-struct NpyType {
-  const char* code;  // without the byte order
-  DType dtype;
-};
-constexpr NpyType kNpyTypes[] = {
-    {"f2", DType::f16}, {"f4", DType::f32},     {"f8", DType::f64}, {"i1", DType::i8},  {"i2", DType::i16},
-    {"i4", DType::i32}, {"i8", DType::i64},     {"u1", DType::u8},  {"u2", DType::u16}, {"u4", DType::u32},
-    {"u8", DType::u64}, {"b1", DType::boolean}, {"V2", DType::bf16}};
-
 struct NpyHeader {
   std::string descr;
   bool fortran_order = false;
@@ -284,8 +276,8 @@ DType npy_dtype(const std::string& descr, const std::string& what, bool& big_end
   big_endian = !descr.empty() && descr[0] == '>';
   const std::string code =
       !descr.empty() && std::strchr("<>|=", descr[0]) != nullptr ? descr.substr(1) : descr;
-  for (const NpyType& t : kNpyTypes) {
-    if (code == t.code) return t.dtype;
+  for (int i = 0; i < kDTypeCount; ++i) {
+    if (code == npy_code(static_cast<DType>(i))) return static_cast<DType>(i);
   }
   const char kind = code.empty() ? '?' : code[0];
   const char* name = kind == 'U' || kind == 'S' ? "text"
@@ -359,23 +351,8 @@ Array parse_npy(const std::string& bytes, const std::string& what) {
   return array;
 }
 
-// The header as numpy writes it: version 1, padded so that the data starts at a multiple of 64.
 std::string npy_header(const Array& a) {
-  const char* code = "";
-  for (const NpyType& t : kNpyTypes) {
-    if (t.dtype == a.dtype()) code = t.code;
-  }
-  std::string text = std::string("{'descr': '") + (dtype_size(a.dtype()) == 1 ? "|" : "<") + code +
-                     "', 'fortran_order': False, 'shape': (";
-  for (const int64_t d : a.shape()) text += std::to_string(d) + (a.shape().size() == 1 ? "," : ", ");
-  if (a.shape().size() > 1) text.resize(text.size() - 2);
-  text += "), }";
-  text.append(63 - (10 + text.size()) % 64, ' ');
-  text += '\n';
-  std::string head("\x93NUMPY\x01\x00", 8);
-  head += static_cast<char>(text.size() & 0xff);
-  head += static_cast<char>(text.size() >> 8);
-  return head + text;
+  return opbridge::npy_header(a.dtype(), a.shape().data(), static_cast<int>(a.shape().size()));
 }
 
 // --- .npz

@@ -179,6 +179,28 @@ TEST_F(MyClipCuda, RefusesADeviceThatIsNotThere) {
             "my_namespace::my_clip: cudaErrorInvalidDevice (cudaErrorInvalidDevice)");
 }
 
+TEST_F(MyClipCuda, SyncFindsTheFaultWhereItIs) {
+  const auto inputs = my_clip_cases::clip(opbridge::DType::f32, 100, my_clip_cases::all_bounds()[3], 1);
+  setenv("OPBRIDGE_SYNC", "1", 1);
+  const Node watched(library_, "my_clip");
+  unsetenv("OPBRIDGE_SYNC");
+  const CudaCall call(watched, inputs), unwatched(clip_, inputs);
+  EXPECT_EQ(error_of(call, stream_), "no error");
+
+  settings().waiting_fails_with = cudaErrorLaunchFailure;
+  EXPECT_EQ(error_of(unwatched, stream_), "no error");  // the next one to wait will meet it
+  EXPECT_EQ(error_of(call, stream_)
+                .find("my_namespace::my_clip: what was enqueued before it on its stream failed: "),
+            0u);
+
+  // While its stream is captured into a graph it must not wait.
+  host::check_cuda(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal));
+  EXPECT_EQ(error_of(call, stream_), "no error");
+  cudaGraph_t graph;
+  host::check_cuda(cudaStreamEndCapture(stream_, &graph));
+  host::check_cuda(cudaGraphDestroy(graph));
+}
+
 TEST_F(MyClipCuda, TensorsOfOneCallLieOnOneDevice) {
   std::vector<int64_t> shape = {4};
   float data[4] = {};

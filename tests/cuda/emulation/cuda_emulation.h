@@ -66,6 +66,7 @@ enum cudaError_t {
 enum cudaDeviceAttr { cudaDevAttrComputeCapabilityMajor = 75, cudaDevAttrComputeCapabilityMinor = 76 };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 };
 enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal = 0 };
+enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone = 0, cudaStreamCaptureStatusActive = 1 };
 constexpr unsigned cudaStreamNonBlocking = 1;
 using cudaStream_t = struct CUstream_st*;
 using cudaGraph_t = struct CUgraph_st*;
@@ -89,6 +90,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status);
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
 cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* executable, cudaGraph_t graph,
                                           unsigned long long flags);
@@ -115,6 +117,7 @@ struct Settings {
   int toolkit_version = 13000;
   cudaError_t fail_with = cudaSuccess;  // what every call about devices returns
   cudaError_t launch_fails_with = cudaSuccess;
+  cudaError_t waiting_fails_with = cudaSuccess;  // for a stream: as after a fault in a kernel
 };
 Settings& settings();
 
