@@ -25,5 +25,6 @@ Command add_new(CLI::App& parent);
 Command add_pose(CLI::App& parent);
 Command add_replay(CLI::App& parent);
 Command add_run(CLI::App& parent);
+Command add_verify(CLI::App& parent);
 
 }  // namespace opbridge::cli

@@ -39,6 +39,7 @@ __all__ = [
     "placement",
     "run_on_device",
     "session",
+    "verify",
 ]
 
 # Imported on first use: most need torch, onnx or onnxruntime.
@@ -50,6 +51,7 @@ _LAZY = {
     "doctor": "doctor",
     "placement": "placement",
     "run_on_device": "placement",
+    "verify": "verify",
 }
 
 
