@@ -16,10 +16,9 @@ int main(int argc, char** argv) {
       "Exit codes: 0 done, 1 failed (the message says why), 2 wrong command line.\n"
       "'opbridge COMMAND --help' shows the options of a command, with examples.");
   try {
-    const Command commands[] = {
-        add_bench(app),     add_check(app), add_compare(app), add_doctor(app), add_inspect(app),
-        add_keypoints(app), add_new(app),   add_pose(app),    add_replay(app), add_run(app),
-        add_verify(app)};
+    const Command commands[] = {add_bench(app),   add_check(app),     add_compare(app), add_doctor(app),
+                                add_inspect(app), add_keypoints(app), add_new(app),     add_pose(app),
+                                add_replay(app),  add_run(app),       add_verify(app)};
     try {
       app.parse(argc, argv);
     } catch (const CLI::ParseError& e) {
