@@ -1,9 +1,5 @@
 #include "my_clip.h"
 
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
-
 namespace {
 
 using opbridge::bf16;
@@ -12,38 +8,13 @@ using opbridge::dispatch;
 using opbridge::f16;
 using opbridge::Tensor;
 
-constexpr int64_t kCaches = 32 << 20;  // bytes of an output that no last-level cache keeps
-constexpr int64_t kGrain = 1 << 16;    // elements a thread takes at a time: about 20 us of memory traffic
-
-// y[i] = of(i) for i from `begin` on, past the caches; returns how far it came.
-template <class T, class Of>
-int64_t stream(T* y, int64_t begin, int64_t end, const Of& of) {
-  int64_t i = begin;
-#if defined(__SSE2__)
-  constexpr int64_t kBlock = 1024 / sizeof(T), kStore = sizeof(__m128i) / sizeof(T);
-  for (; i < end && reinterpret_cast<uintptr_t>(y + i) % 64 != 0; ++i) y[i] = of(i);
-  for (; i + kBlock <= end; i += kBlock) {
-    alignas(64) T block[kBlock];
-    for (int64_t j = 0; j < kBlock; ++j) block[j] = of(i + j);
-    for (int64_t j = 0; j < kBlock; j += kStore) {
-      const __m128i v = _mm_load_si128(reinterpret_cast<const __m128i*>(block + j));
-      _mm_stream_si128(reinterpret_cast<__m128i*>(y + i + j), v);
-    }
-  }
-  _mm_sfence();
-#else
-  (void)y, (void)end, (void)of;
-#endif
-  return i;
-}
+constexpr int64_t kGrain = 1 << 16;  // elements a thread takes at a time: about 20 us of memory traffic
 
 // y[i] = of(i) for all i, on the host's threads.
 template <class T, class Of>
 void fill(const Call& call, T* y, int64_t count, const Of& shared) {
-  const bool outgrows_caches = count * static_cast<int64_t>(sizeof(T)) > kCaches;
   call.parallel_for(count, kGrain, [&](int64_t begin, int64_t end) {
     const Of of = shared;  // a copy, which no y[i] can change: else the loop is not vectorised
-    if (outgrows_caches) begin = stream(y, begin, end, of);
     for (int64_t i = begin; i < end; ++i) y[i] = of(i);
   });
 }

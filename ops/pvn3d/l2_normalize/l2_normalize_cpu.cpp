@@ -98,6 +98,7 @@ HWY_INLINE void normalize_rows(const T* x, int64_t length, double eps, bool stre
     const auto factor = hn::Set(d, scale[r]);
     int64_t i = 0;
     for (; i < whole; i += kSums) {
+      hwy::Prefetch(x + kRows * length + i);  // the rows that are read next: their sums would wait for them
       for (int k = 0; k < kVectors; ++k) {
         store(hn::Mul(load(x + i + k * lanes), factor), stream, y + i + k * lanes);
       }
