@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import opbridge
 import pytest
 from conftest import BUILD, ROOT, built, model_of
@@ -211,6 +213,14 @@ def _(tmp):
     ]
 
 
+@provoke("library-sanitizer")
+def _(tmp):
+    library = compile_library(
+        tmp, "int RegisterCustomOps(void) { return 0; }", "liba.so", "-fsanitize=thread", "-Wl,--no-as-needed"
+    )
+    return ["--library", library, "--load"]
+
+
 @provoke("library-executable-stack")
 def _(tmp):
     return [
@@ -349,6 +359,17 @@ def _(tmp):
     return ["--library", compile_library(tmp, foreign(body + ADD)), "--load"]
 
 
+LOCAL = "OrtCustomOp gone; fill(&gone); api->CustomOpDomain_Add(domain, &gone);"
+FREED = (
+    "OrtCustomOp* gone = malloc(sizeof *gone); fill(gone); api->CustomOpDomain_Add(domain, gone); free(gone);"
+)
+
+
+@provoke("library-operators-ended")
+def _(tmp):
+    return ["--library", compile_library(tmp, foreign(LOCAL + ADD)), "--load"]
+
+
 @provoke("library-operator-twice")
 def _(tmp):
     body = "static OrtCustomOp other; fill(&other); api->CustomOpDomain_Add(domain, &other);"
@@ -390,6 +411,26 @@ def _(tmp):
 @provoke("model-not-onnx")
 def _(tmp):
     return [save(b"PK\x03\x04" + bytes(100), tmp)]
+
+
+def ort_format(tmp, name="m.ort"):
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp / name)
+    options.add_session_config_entry("session.save_model_format", "ORT")
+    options.register_custom_ops_library(str(built(MINE)))
+    model = model_of().SerializeToString()
+    onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    return tmp / name
+
+
+@provoke("model-ort-renamed")
+def _(tmp):
+    return [ort_format(tmp, "m.onnx"), "--library", built(MINE)]
+
+
+@provoke("model-ort-format")
+def _(tmp):
+    return [ort_format(tmp), "--library", built(MINE), "--ort", Path(onnxruntime.__file__).parent / "capi"]
 
 
 @provoke("model-ir-too-new")
@@ -481,6 +522,25 @@ def _(tmp):
 @provoke("model-static-shape")
 def _(tmp):
     return with_library(tmp, points_model(shapes=BALL | {"idx": ["B", 1024, 4]}), library=POINTS)
+
+
+def onnx_node(op, inputs, opset, constants=None, **attributes):
+    """A model of one node of ONNX's own."""
+    node = helper.make_node(op, inputs, ["y"], "n", **attributes)
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in "xy")
+    initializers = [numpy_helper.from_array(np.asarray(v), k) for k, v in (constants or {}).items()]
+    graph = helper.make_graph([node], "g", [x], [y], initializers)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+@provoke("model-opset-mismatch")
+def _(tmp):
+    return [save(onnx_node("ReduceMax", ["x"], 18, axes=[1]), tmp)]
+
+
+@provoke("model-functions-lost")
+def _(tmp):
+    return with_library(tmp, model_of("Normalise", "pkg.net.blocks"))
 
 
 @provoke("model-fixed-inputs")
@@ -663,6 +723,23 @@ def _(tmp):
     return ["--ort", tmp]
 
 
+@provoke("runtime-python-only")
+def _(tmp):
+    python = ROOT / "build/ort/1.16.3"
+    if not python.exists():
+        pytest.skip("no ONNX Runtime 1.16.3: make matrix fetches it")
+    return with_library(tmp, model_of(), "--ort", python)
+
+
+@provoke("operator-not-in-runtime")
+def _(tmp):
+    node = helper.make_node("NotYet", ["x"], ["y"], domain="com.microsoft")
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n"]) for n in "xy"]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    graph = helper.make_graph([node], "g", values[:1], values[1:])
+    return [save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp)]
+
+
 @provoke("runtime-too-old")
 def _(tmp):
     return ["--ort", fake_runtime(tmp, "1.14.1")]
@@ -816,6 +893,13 @@ def _(tmp):
     return ["--ort", OLDEST], fake_python(tmp, onnxruntime="1.17.1", numpy="2.1.0")
 
 
+@provoke("python-shadowed")
+def _(tmp):
+    (tmp / "torch").mkdir()  # as in a clone of PyTorch's sources
+    (tmp / "torch/__init__.py").write_text("")
+    return ["--ort", NEWEST], fake_python(tmp, onnxruntime="1.32.0") | {"PYTHONPATH": str(tmp)}
+
+
 @provoke("python-other-opbridge")
 def _(tmp):
     return ["--ort", NEWEST], fake_python(tmp, onnxruntime="1.32.0", opbridge="0.0.9")
@@ -946,6 +1030,84 @@ def test_evidence_and_fix_of_a_name(tmp_path):
     finding = doctor(*with_library(tmp_path, model_of("MyClip")))["findings"][0]
     assert finding["code"] == "operator-wrong-name"
     assert "it has 'my_namespace::my_clip'" in finding["evidence"]
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        (lambda: onnx_node("ReduceMax", ["x", "axes"], 17, {"axes": [1]}), "has input size 2"),
+        (lambda: onnx_node("Unsqueeze", ["x"], 17, axes=[0]), "Unsqueeze"),
+        (lambda: onnx_node("Upsample", ["x", "s"], 17, {"s": np.ones(1, "f")}), "is there from 1 to 9"),
+        (
+            lambda: onnx_node("Mish", ["x"], 17),
+            "is there from 18 to",
+        ),
+    ],
+    ids=["lowered", "raised", "taken out", "not yet in"],
+)
+def test_nodes_of_another_opset(model, says, tmp_path):
+    finding = doctor(save(model(), tmp_path), "--ort", NEWEST)["findings"][0]
+    assert finding["code"] == "model-opset-mismatch", finding
+    assert re.search(says, finding["subject"] + finding["evidence"]), finding
+
+
+def test_operators_on_the_heap_that_are_gone(tmp_path):
+    report = doctor("--library", compile_library(tmp_path, foreign(FREED + ADD)), "--load")
+    assert "library-operators-ended" in codes(report)
+
+
+def test_an_operator_named_as_one_of_onnx(tmp_path):
+    """ONNX's own Relu is meant where a library has a Relu, too."""
+    library = compile_library(tmp_path, foreign(ADD).replace('"Twice"', '"Relu"'))
+    report = doctor(
+        save(onnx_node("Relu", ["x"], 17), tmp_path), "--library", library, "--load", "--ort", NEWEST
+    )
+    assert codes(report, "error", "warning") == []
+
+
+def test_a_function_with_other_types(tmp_path):
+    source = """
+namespace acme { int f(long) { return 1; } int f(int); }
+extern "C" int RegisterCustomOps() { return acme::f(1); }"""
+    report = doctor("--library", compile_library(tmp_path, source, language="c++"))
+    finding = next(f for f in report["findings"] if f["code"] == "library-undefined-symbol")
+    assert "nothing has acme::f(int); the library itself has acme::f(long)" in finding["evidence"]
+
+
+def test_an_entry_that_is_hidden(tmp_path):
+    library = compile_library(tmp_path, foreign(ADD), "liba.so", "-fvisibility=hidden")
+    finding = next(f for f in doctor("--library", library)["findings"] if f["code"] == "library-no-entry")
+    assert "it has RegisterCustomOps, but hidden" in finding["evidence"]
+    assert "-fvisibility=hidden" in finding["fix"]
+
+
+def test_sessions_in_a_python_without_the_c_library(tmp_path):
+    python = ROOT / "build/ort/1.16.3"
+    if not python.exists():
+        pytest.skip("no ONNX Runtime 1.16.3: make matrix fetches it")
+    report = doctor(*with_library(tmp_path, model_of(), "--ort", python))
+    assert codes(report, "error", "warning") == []
+    new = onnx_node("Relu", ["x"], 22)
+    assert "model-opset-too-new" in codes(doctor(save(new, tmp_path), "--ort", python))
+    wrong = PROVOKE["operator-not-in-runtime"](tmp_path)
+    assert "operator-not-in-runtime" in codes(doctor(*wrong, "--ort", python))
+
+
+def test_many_alike_are_one_paragraph(tmp_path):
+    nodes = [
+        helper.make_node("my_clip", [f"x{i}"], [f"x{i + 1}"], f"clip{i}", domain="my_namespace", lo=1)
+        for i in range(9)
+    ]
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n"]) for n in ("x0", "x9"))
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("my_namespace", 1)]
+    graph = helper.make_graph(nodes, "g", [x], [y])
+    model = save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path)
+    command = [COMMAND, "doctor", model, "--library", built(MINE), "--ort", NEWEST]
+    text = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    assert text.count("error operator-attribute-unknown") == 1
+    assert "and 8 more alike: my_namespace::my_clip (node 'clip1'), " in text
+    assert "and 5 more" in text
+    assert "will not work: 9 errors" in text
 
 
 def test_text(tmp_path):

@@ -39,6 +39,10 @@ const std::vector<Entry> kCatalogue = {
     {"library-is-onnxruntime", E, "undefined symbol: RegisterCustomOps",
      "The file is ONNX Runtime itself, not a library of custom operators.",
      "Give the library with the operators as --library, and ONNX Runtime as --ort."},
+    {"library-sanitizer", E, "ASan runtime does not come first in initial library list; the process ends",
+     "The library was built with -fsanitize, whose run-time library has to be in the program first.",
+     "Give the library built without -fsanitize, or start the program with LD_PRELOAD=$(g++ "
+     "-print-file-name=libasan.so)."},
     {"library-links-onnxruntime", W,
      "libonnxruntime.so.1.x: cannot open shared object file; two runtimes in a process",
      "It is linked to libonnxruntime, which Python wheels do not offer under that name, and which ties it to "
@@ -82,6 +86,10 @@ const std::vector<Entry> kCatalogue = {
      "Code of the library crashed, hung or ended the process while it was loaded or registered.",
      "Run it under gdb: gdb -ex run --args opbridge run ...; the usual cause is an OrtApi pointer that is "
      "null."},
+    {"library-operators-ended", E, "segmentation fault in session creation; a random number as tensor type",
+     "ONNX Runtime keeps pointers to the operators, and their objects ended with RegisterCustomOps: local "
+     "variables, or elements of a vector that grew.",
+     "Make them static, and add their addresses only when all are built."},
     {"library-api-newer", E,
      "The requested API version [N] is not available, only API versions [1, M] are supported; "
      "Unsupported version 'N' in custom op; segmentation fault",
@@ -121,6 +129,15 @@ const std::vector<Entry> kCatalogue = {
     {"model-not-onnx", E, "Load model from ... failed: Protobuf parsing failed",
      "The file is not an ONNX model: another format, empty, or cut off.",
      "Export the model with opbridge.export or torch.onnx.export."},
+    {"model-ort-renamed", E, "Load model from ... failed: Protobuf parsing failed",
+     "The file is in ONNX Runtime's own format, which it expects under a name that ends in .ort.",
+     "Name it *.ort, or set the session option session.load_model_format=ORT; opbridge needs the .onnx it "
+     "was "
+     "made from."},
+    {"model-ort-format", N, "",
+     "The model is in ONNX Runtime's own format: only whether it loads is tried, its nodes are not looked "
+     "at.",
+     "Give the .onnx that it was made from to have them looked at."},
     {"model-ir-too-new", E, "Unsupported model IR version: N, max supported IR version: M",
      "The model's IR version is newer than this ONNX Runtime knows.",
      "Take a newer ONNX Runtime, or lower it: m = onnx.load(f); m.ir_version = M; onnx.save(m, f)."},
@@ -129,6 +146,16 @@ const std::vector<Entry> kCatalogue = {
      "The model's opset is newer than this ONNX Runtime knows.",
      "Take a newer ONNX Runtime, or export with a lower opset_version, or "
      "onnx.version_converter.convert_version."},
+    {"model-opset-mismatch", E,
+     "Unrecognized attribute: axes for operator ReduceMax; Node has input size 2 not in range [min=1, "
+     "max=1]; "
+     "No Op registered for Upsample with domain_version of 17",
+     "A node of ONNX is written for another opset than the model imports, as when the number in opset_import "
+     "is "
+     "changed and the nodes are not.",
+     "Put the number back that the model was exported with, then onnx.version_converter.convert_version(m, "
+     "N), "
+     "or export with opset_version=N."},
     {"model-opset-missing", W, "No opset import for domain ''",
      "The model imports no version of ONNX's own operators but uses them.",
      "Add it: m.opset_import.append(onnx.helper.make_opsetid('', N))."},
@@ -154,6 +181,11 @@ const std::vector<Entry> kCatalogue = {
      "Invalid model. Node input '...' is not a graph input, initializer, or output of a previous node",
      "A node reads a value that nothing makes, as happens when a model is cut.",
      "Extract the part with onnx.utils.extract_model, or connect the input."},
+    {"model-functions-lost", E, "pkg.torch:Normalise(-1) is not a registered function/op",
+     "The node calls a function that was in the model (model.functions), and a script left it out when it "
+     "rebuilt the model.",
+     "helper.make_model(graph, functions=old.functions, opset_imports=old.opset_import), or inline them "
+     "before: onnx.inliner.inline_local_functions(m)."},
     {"model-static-shape", W, "Got invalid dimensions for input; index: 1 Got: 100 Expected: 4096",
      "A size was written into the model as a constant although an input of the node is dynamic there.",
      "Export with dynamic shapes for that dimension, and with an example batch and count that are neither 0 "
@@ -227,6 +259,10 @@ const std::vector<Entry> kCatalogue = {
     // ------------------------------------------------------------------------------------ the runtime
     {"runtime-missing", E, "no usable ONNX Runtime", "No ONNX Runtime library was found.",
      "pip install onnxruntime, or name one: --ort PATH, OPBRIDGE_ORT=PATH."},
+    {"runtime-python-only", N, "no usable ONNX Runtime",
+     "This onnxruntime is a Python module only (wheels carry the C library from 1.19 on): sessions are tried "
+     "in that Python; opbridge's runner cannot use it.",
+     "Nothing, if only Python uses it; for the runner pip install 'onnxruntime>=1.19'."},
     {"runtime-too-old", E, "The given version [N] is not supported",
      "ONNX Runtime older than 1.16 lacks what custom operators need.", "pip install -U onnxruntime."},
     {"runtime-crashes", E, "the process ends inside ONNX Runtime",
@@ -235,6 +271,9 @@ const std::vector<Entry> kCatalogue = {
      "input is left out."},
     {"session-fails", E, "ONNX Runtime refuses the model",
      "ONNX Runtime refuses the model for a reason of its own.", "Do what its message says."},
+    {"operator-not-in-runtime", E, "com.microsoft:MatMulNBits(-1) is not a registered function/op",
+     "The operator is ONNX Runtime's own (or of a newer ONNX), and this version or build does not have it.",
+     "Take a newer ONNX Runtime, or export or quantise again with the tools of this one."},
     {"node-no-kernel", E, "Could not find an implementation for X(1) node",
      "No kernel fits the node: its input types, or its provider.",
      "See which types and providers the operator has: opbridge inspect lib.so."},
@@ -273,6 +312,10 @@ const std::vector<Entry> kCatalogue = {
     {"python-other-runtime", W, "works in Python and not in C++, or the other way round",
      "Python's onnxruntime is another version than the ONNX Runtime looked at here.",
      "Use one of both: --ort <site-packages>/onnxruntime, or pip install onnxruntime==<version>."},
+    {"python-shadowed", W,
+     "module 'onnxruntime' has no attribute 'InferenceSession'; No module named 'torch._C'",
+     "A file or folder with the name of a package comes before the package in Python's path.",
+     "Rename it, or start Python in another folder."},
     {"python-numpy-2", E, "A module that was compiled using NumPy 1.x cannot be run in NumPy 2",
      "This onnxruntime was built for NumPy 1, NumPy 2 is installed.",
      "pip install 'numpy<2', or onnxruntime 1.19 or newer."},

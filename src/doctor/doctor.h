@@ -70,6 +70,9 @@ struct Report {
   nlohmann::ordered_json to_json() const;
 };
 
+/// "a, b, c and 3 more"
+std::string some_of(const std::vector<std::string>& items, size_t shown = 3);
+
 Report diagnose(const Options& options);
 
 }  // namespace opbridge::doctor

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <sstream>
 
 #include "core/text.h"
 #include "internal.h"
@@ -15,10 +16,19 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// site-packages of the Python environment in use, or empty.
-fs::path first_site_packages() {
-  for (const PythonPrefix& prefix : python_prefixes()) {
-    const std::vector<fs::path> found = site_packages(prefix.path);
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+// site-packages of the Python environment in use, or of `prefix`; or empty.
+fs::path first_site_packages(const std::string& prefix = "") {
+  if (!prefix.empty()) {
+    const std::vector<fs::path> found = site_packages(prefix);
+    return found.empty() ? fs::path() : found[0];
+  }
+  for (const PythonPrefix& python : python_prefixes()) {
+    const std::vector<fs::path> found = site_packages(python.path);
     if (!found.empty()) return found[0];
   }
   return {};
@@ -42,12 +52,73 @@ std::map<std::string, std::string> packages_in(const fs::path& site) {
   return found;
 }
 
+// The folders that Python looks into before site-packages: PYTHONPATH's.
+std::vector<fs::path> python_path() {
+  std::vector<fs::path> folders;
+  std::stringstream path(environment("PYTHONPATH"));
+  for (std::string folder; std::getline(path, folder, ':');)
+    folders.emplace_back(folder.empty() ? "." : folder);
+  return folders;
+}
+
+// Whether a folder has a file whose name starts so: a package's compiled part.
+bool has_part(const fs::path& folder, const std::string& start) {
+  std::error_code ec;
+  for (fs::directory_iterator it(folder, ec), end; !ec && it != end; it.increment(ec)) {
+    if (it->path().filename().string().rfind(start, 0) == 0) return true;
+  }
+  return false;
+}
+
+// A clone of a package's sources, or a script of its name, where Python finds it first.
+void check_shadows(Report& report) {
+  struct Package {
+    const char *name, *folder, *part;
+  };
+  static constexpr Package kPackages[] = {{"onnxruntime", "capi", "onnxruntime_pybind11_state"},
+                                          {"onnx", ".", "onnx_cpp2py_export"},
+                                          {"torch", ".", "_C."},
+                                          {"numpy", "_core", "_multiarray_umath."}};
+  std::error_code ec;
+  std::vector<fs::path> folders = python_path();
+  folders.insert(folders.begin(), fs::current_path(ec));
+  for (const fs::path& folder : folders) {
+    for (const Package& p : kPackages) {
+      const fs::path script = folder / (std::string(p.name) + ".py"), package = folder / p.name;
+      const std::string where = "Python started in this folder imports it instead of the package";
+      if (fs::exists(package / "__init__.py", ec)) {
+        if (!has_part(package / p.folder, p.part) && !has_part(package / "core", p.part))
+          report.add("python-shadowed", package.string(),
+                     "it has __init__.py and not the package's compiled part; " + where);
+      } else if (fs::exists(script, ec)) {
+        report.add("python-shadowed", script.string(), where);
+      }
+    }
+  }
+}
+
 }  // namespace
+
+std::pair<std::string, std::string> python_runtime(const std::string& ort) {
+  if (ort.empty() && !environment("OPBRIDGE_ORT").empty()) return {};
+  const fs::path site = first_site_packages(ort);
+  if (site.empty()) return {};
+  const fs::path python = site.parent_path().parent_path().parent_path() / "bin/python3";
+  std::error_code ec;
+  std::map<std::string, std::string> packages = packages_in(site);
+  for (const char* name : {"onnxruntime", "onnxruntime-gpu"}) {
+    if (packages.count(name) != 0 && fs::exists(python, ec)) return {python.string(), packages[name]};
+  }
+  return {};
+}
 
 void check_python(const Options& options, const RuntimeFacts& runtime, Report& report) {
   const fs::path site = first_site_packages();
   if (site.empty()) return;
-  std::map<std::string, std::string> packages = packages_in(site);
+  check_shadows(report);
+  std::map<std::string, std::string> packages;
+  for (const fs::path& folder : python_path()) packages.merge(packages_in(folder));
+  packages.merge(packages_in(site));
   Json shown = Json::object();
   for (const char* name : {"onnxruntime", "onnxruntime-gpu", "onnxruntime-training", "onnx", "onnxscript",
                            "torch", "numpy", "opbridge"}) {

@@ -46,6 +46,8 @@ struct RuntimeFacts {
   int api = 0;
   std::vector<std::string> providers;
   int max_ir = 0, max_opset = 0;  // 0: could not be learnt
+  std::string
+      python;  // where only a Python module is ONNX Runtime (before 1.19): the interpreter that has it
 };
 
 inline bool starts_with(const std::string& text, const std::string& start) {
@@ -74,6 +76,14 @@ Library check_library(const std::string& path, Report& report);
 void check_libraries(const std::vector<Library>& libraries, Report& report);
 
 RuntimeFacts check_runtime(const Options& options, Report& report);
+/// The interpreter of the Python environment in use (or of the one that `ort` names) and the version of its
+/// onnxruntime; empty where there is none.
+std::pair<std::string, std::string> python_runtime(const std::string& ort);
+/// What releases up to `minor` are known to take: the IR version and ONNX's opset.
+std::pair<int, int> known_limits(int minor);
+/// The opsets of ONNX, as this runtime knows it, that have an operator of each of these names.
+std::map<std::string, std::vector<int>> opsets_with(const RuntimeFacts& runtime,
+                                                    const std::set<std::string>& operators);
 void check_python(const Options& options, const RuntimeFacts& runtime, Report& report);
 void check_cuda(const RuntimeFacts& runtime, const std::vector<Library>& libraries, Report& report);
 
@@ -89,8 +99,5 @@ std::optional<ModelInfo> check_model(const Options& options, const RuntimeFacts&
                                      const std::vector<Library>& libraries, Report& report);
 
 void check_build_log(const std::string& path, Report& report);
-
-/// "'a', 'b' and 3 more"
-std::string some_of(const std::vector<std::string>& items, size_t shown = 3);
 
 }  // namespace opbridge::doctor

@@ -1,5 +1,6 @@
 // A library's file, looked at from outside.
 #include <cxxabi.h>
+#include <dlfcn.h>
 #include <elf.h>
 #include <gnu/libc-version.h>
 #include <sys/utsname.h>
@@ -189,6 +190,49 @@ bool old_string(const std::string& symbol) {
          demangled(symbol).find("std::string") != std::string::npos;
 }
 
+// A demangled name with both kinds of std::string spelled alike.
+std::string without_abi(std::string name) {
+  static constexpr const char* kNew =
+      "std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >";
+  static constexpr const char* kOld =
+      "std::basic_string<char, std::char_traits<char>, std::allocator<char> >";
+  for (const char* text : {kNew, kOld}) {
+    for (size_t at = 0; (at = name.find(text, at)) != std::string::npos;)
+      name.replace(at, std::strlen(text), "std::string");
+  }
+  for (size_t at = 0; (at = name.find("std::__cxx11::", at)) != std::string::npos;) name.erase(at + 5, 9);
+  return name;
+}
+
+// A function of the library with the name of an undefined one and other parameters, or empty.
+std::string relative_of(const std::string& undefined, const ElfFacts& elf) {
+  const size_t stop = undefined.find('(');
+  if (stop == std::string::npos) return "";
+  for (const auto* symbols : {&elf.exported, &elf.hidden}) {
+    for (const std::string& symbol : *symbols) {
+      if (!starts_with(symbol, "_Z")) continue;
+      const std::string name = demangled(symbol);
+      if (name.compare(0, stop + 1, undefined, 0, stop + 1) == 0) return name;
+    }
+  }
+  return "";
+}
+
+// A sanitizer's run-time library has to be in the program before anything else. Its name, or empty.
+std::string sanitizer_of(const ElfFacts& elf) {
+  static constexpr std::pair<const char*, const char*> kRuntimes[] = {
+      {"libasan", "__asan_"}, {"libtsan", "__tsan_"}, {"libhwasan", "__hwasan_"}, {"libmsan", "__msan_"}};
+  for (const auto& [name, prefix] : kRuntimes) {
+    const auto uses = [start = name](const std::string& n) { return starts_with(n, start); };
+    const auto calls = [start = prefix](const std::string& s) { return starts_with(s, start); };
+    if (!std::any_of(elf.needed.begin(), elf.needed.end(), uses) &&
+        !std::any_of(elf.undefined.begin(), elf.undefined.end(), calls))
+      continue;
+    if (dlsym(RTLD_DEFAULT, (std::string(prefix) + "init").c_str()) == nullptr) return name;
+  }
+  return "";
+}
+
 // Every file that the loader would bring in with the library, and what is missing.
 void check_dependencies(const Library& library, Report& report) {
   std::map<std::string, std::string> missing;  // name -> who needs it
@@ -233,6 +277,8 @@ void check_dependencies(const Library& library, Report& report) {
     report.add("library-dependency-missing", library.path,
                some_of(names) + (names.size() == 1 ? " is" : " are") + " not found", fix);
   if (!missing.empty() || !complete) return;
+  // What the newer system has and this one lacks follows from that.
+  if (report.has("library-needs-newer-system", library.path)) return;
   std::vector<std::string> undefined;
   for (const std::string& symbol : library.file.elf.undefined) {
     if (exported.count(symbol) == 0) undefined.push_back(demangled(symbol));
@@ -256,7 +302,21 @@ void check_dependencies(const Library& library, Report& report) {
           "It is the old std::string: compile everything with the same -D_GLIBCXX_USE_CXX11_ABI=0 or 1 "
           "(torch.compiled_with_cxx11_abi() tells PyTorch's)";
   }
-  report.add("library-undefined-symbol", library.path, "nothing has " + some_of(undefined), fix);
+  std::string relative;
+  for (const std::string& symbol : library.file.elf.undefined) {
+    if (!relative.empty() || exported.count(symbol) != 0) continue;
+    relative = relative_of(demangled(symbol), library.file.elf);
+    if (!relative.empty() && without_abi(relative) == without_abi(demangled(symbol)))
+      fix =
+          "One half was compiled with the std::string of before GCC 5: compile everything with the same "
+          "-D_GLIBCXX_USE_CXX11_ABI=0 or 1 (torch.compiled_with_cxx11_abi() tells PyTorch's)";
+    else if (!relative.empty())
+      fix = "Declaration and definition differ in their types: make them the same";
+  }
+  report.add(
+      "library-undefined-symbol", library.path,
+      "nothing has " + some_of(undefined) + (relative.empty() ? "" : "; the library itself has " + relative),
+      fix);
 }
 
 bool has_static_cxx(const Library& library, const std::string& bytes) {
@@ -305,10 +365,18 @@ void check_entry(const Library& library, Report& report) {
   } else {
     std::vector<std::string> shown;
     for (const std::string& s : elf.exported) shown.push_back(demangled(s));
+    std::string evidence =
+        shown.empty() ? "it exports nothing at all"
+                      : "it exports " + some_of(shown) + did_you_mean("RegisterCustomOps", elf.exported);
     std::string fix;
-    const std::string near = did_you_mean("RegisterCustomOps", elf.exported);
-    report.add("library-no-entry", library.path,
-               shown.empty() ? "it exports nothing at all" : "it exports " + some_of(shown) + near, fix);
+    for (const std::string& symbol : elf.hidden) {
+      if (symbol != "RegisterCustomOps" && symbol.find("17RegisterCustomOps") == std::string::npos) continue;
+      evidence += "; it has " + demangled(symbol) + ", but hidden";
+      fix =
+          "It was compiled with -fvisibility=hidden, or a version script hides it: declare it extern \"C\" "
+          "__attribute__((visibility(\"default\"))), or add it to the script's global part";
+    }
+    report.add("library-no-entry", library.path, evidence, fix);
   }
 }
 
@@ -395,7 +463,13 @@ Library check_library(const std::string& path, Report& report) {
                      report.has("library-tensorrt-plugin", library.path) ||
                      report.has("library-python-module", library.path);
   check_system_versions(library, report);
-  if (!other) {
+  const std::string sanitizer = other ? "" : sanitizer_of(library.file.elf);
+  if (!sanitizer.empty()) {
+    report.add("library-sanitizer", path, "it uses " + sanitizer + ", which this process does not have",
+               "give the library built without -fsanitize, or start the program with LD_PRELOAD=$(g++ "
+               "-print-file-name=" +
+                   sanitizer + ".so)");
+  } else if (!other) {
     check_dependencies(library, report);
     for (const std::string& n : library.file.elf.needed) {
       if (starts_with(n, "libonnxruntime") && !report.has("library-dependency-missing", library.path))

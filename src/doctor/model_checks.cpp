@@ -39,14 +39,23 @@ Format format_of(const std::string& path) {
         "model to ONNX");
   if (head[0] == '\x80' && head.size() > 1 && head[1] >= 2 && head[1] <= 5)
     return other("it is a Python pickle: an old PyTorch checkpoint");
-  if (head.size() > 8 && head.compare(4, 4, "ORTM") == 0)
-    return other("it is in ONNX Runtime's own .ort format");
+  if (head.size() > 8 && head.compare(4, 4, "ORTM") == 0) {
+    if (fs::path(path).extension() == ".ort") return {"model-ort-format", "its nodes are not looked at", ""};
+    return {"model-ort-renamed", "it is in ONNX Runtime's own format, and is not named .ort",
+            "mv " + path + " " + fs::path(path).replace_extension(".ort").string()};
+  }
   if (head.size() > 8 && head.compare(4, 4, "TFL3") == 0) return other("it is a TensorFlow Lite model");
   if (starts_with(head, "ftrt") || starts_with(head, "ptrt")) return other("it is a TensorRT engine");
   return {};
 }
 
-// What an IR version or opset is known to need; limits of versions in between are not guessed.
+// What an IR version or opset is known to need; limits of versions in between are not guessed. Measured with
+// the releases named.
+constexpr std::pair<int64_t, const char*> kIr[] = {
+    {9, "1.16"}, {10, "1.18"}, {11, "1.23"}, {13, "1.24"}, {14, "1.32"}};
+constexpr std::pair<int64_t, const char*> kOpset[] = {{19, "1.16"}, {20, "1.17"}, {21, "1.18"}, {23, "1.23"},
+                                                      {25, "1.24"}, {26, "1.27"}, {28, "1.32"}};
+
 std::string oldest_runtime(const std::pair<int64_t, const char*>* table, size_t size, int64_t wanted) {
   for (size_t i = 0; i < size; ++i) {
     if (wanted <= table[i].first) return table[i].second;
@@ -55,11 +64,6 @@ std::string oldest_runtime(const std::pair<int64_t, const char*>* table, size_t 
 }
 
 void check_versions(const ModelInfo& model, const RuntimeFacts& runtime, Report& report) {
-  // Measured with the releases named.
-  static constexpr std::pair<int64_t, const char*> kIr[] = {
-      {9, "1.16"}, {10, "1.18"}, {11, "1.23"}, {13, "1.24"}, {14, "1.32"}};
-  static constexpr std::pair<int64_t, const char*> kOpset[] = {
-      {19, "1.16"}, {20, "1.17"}, {21, "1.18"}, {23, "1.23"}, {25, "1.24"}, {26, "1.27"}, {28, "1.32"}};
   const auto newer_runtime = [](const std::string& version) {
     return version.empty()
                ? std::string("a newer ONNX Runtime")
@@ -282,9 +286,7 @@ class NodeChecks {
   void run() {
     if (!check_counts()) return;
     check_attributes();
-    const bool types = check_types();
-    if (types) check_shapes();
-    check_baked();
+    if (!check_types() || check_shapes()) check_baked();
   }
 
  private:
@@ -408,7 +410,8 @@ class NodeChecks {
     return ok;
   }
 
-  void check_shapes() {
+  // Whether nothing was found: sizes of inputs that are in each other's place say nothing more.
+  bool check_shapes() {
     std::vector<const Value*> values;
     for (const std::string& name : node_.inputs) values.push_back(name.empty() ? nullptr : graph_.find(name));
     Matcher matcher(signature_);
@@ -430,11 +433,11 @@ class NodeChecks {
           report_.add("operator-inputs-swapped", node_.title(),
                       wrong + "; with " + both(i, k) + " swapped all shapes agree" + signature(),
                       "swap the arguments " + both(i, k));
-          return;
+          return false;
         }
       }
       report_.add("operator-input-shape", node_.title(), wrong + signature());
-      return;
+      return false;
     }
     const std::vector<std::string> now = output_symbols(values);
     for (size_t i = 0; i < values.size(); ++i) {
@@ -446,11 +449,11 @@ class NodeChecks {
         const std::vector<std::string> declared = declared_symbols(now);
         if (now == then || declared != then || !matcher.conflict(swapped).empty()) continue;
         report_.add("operator-inputs-maybe-swapped", node_.title(),
-                    "the model says that its output is [" + some_of(declared, 16) +
-                        "], which the signature gives only with " + both(i, k) +
-                        " swapped; as they are it is [" + some_of(now, 16) + "]" + signature(),
+                    "the model says that its output is " + sizes(declared) +
+                        ", which the signature gives only with " + both(i, k) +
+                        " swapped; as they are it is " + sizes(now) + signature(),
                     "swap " + both(i, k) + ", unless the declared sizes are wrong");
-        return;
+        return false;
       }
     }
     // Points and a subset of them, by the field's names: the subset is not the larger one.
@@ -474,7 +477,9 @@ class NodeChecks {
                   "'" + std::string(small) + "' has " + std::to_string(few) + " points, more than the " +
                       std::to_string(many) + " of '" + large + "'" + signature(),
                   "swap " + both(at[0], at[1]) + ", unless it is meant");
+      return false;
     }
+    return true;
   }
 
   // The first output's sizes by the signature, as "batch", "16", or "" where the inputs do not tell.
@@ -504,6 +509,10 @@ class NodeChecks {
     if (v == nullptr || !v->rank_known || v->dims.size() != like.size()) return result;
     for (size_t d = 0; d < like.size(); ++d) result.push_back(like[d].empty() ? "" : text_of(v->dims[d]));
     return result;
+  }
+  static std::string sizes(std::vector<std::string> symbols) {
+    std::replace(symbols.begin(), symbols.end(), std::string(), std::string("?"));
+    return "[" + some_of(symbols, 16) + "]";
   }
   static std::string text_of(const Dimension& d) { return d.size >= 0 ? std::to_string(d.size) : d.symbol; }
 
@@ -603,12 +612,39 @@ bool is_placeholder(const CustomNode& node) {
   return kDomains.count(node.domain) != 0 || node.op == "PythonOp" || node.op == "ATen";
 }
 
+// Domains that exporters give to functions which they write into the model itself.
+bool is_function_domain(const std::string& domain) {
+  static const std::set<std::string> kDomains = {"this", "__main__", "local"};
+  return kDomains.count(domain) != 0 || starts_with(domain, "pkg.") || starts_with(domain, "torch.nn.");
+}
+
 void explain_unserved(const CustomNode& node, const ModelInfo& model, const std::vector<Library>& libraries,
                       Report& report) {
   const std::string full = node.domain + "::" + node.op;
   if (is_placeholder(node)) {
+    std::string of, fix;  // what an autograd.Function or ATen operator is called
+    for (const NodeAttribute& a : node.attributes) {
+      if ((a.name == "pyname" || a.name == "operator" || a.name == "func_name") && a.value.is_string())
+        of = a.value.get<std::string>();
+    }
+    for (const Library& library : libraries) {
+      for (const std::string& domain : library.domains()) {
+        for (const std::string& op : library.operators(domain)) {
+          if (!of.empty() && starts_with(normalised(of), normalised(op)))
+            fix = "opbridge.export(..., map={" + of + ": \"" + domain + "::" + op + "\"})";
+        }
+      }
+    }
     report.add("operator-not-exported", node.title(),
-               "the node is " + full + ", which is PyTorch's own name for it");
+               "the node is " + full + ", which is PyTorch's own name for it" +
+                   (of.empty() ? "" : "; it stands for '" + of + "'"),
+               fix);
+    return;
+  }
+  if (is_function_domain(node.domain)) {
+    report.add("model-functions-lost", node.title(),
+               "'" + node.domain + "' is a domain of functions that exporters write, and the model has " +
+                   (model.functions.empty() ? "none" : "only " + some_of(model.functions)));
     return;
   }
   std::string expected;
@@ -655,7 +691,8 @@ void explain_unserved(const CustomNode& node, const ModelInfo& model, const std:
   if (near.empty() && !domains.empty()) near = "; they have " + list_of(domains, "and");
   report.add("operator-unserved", node.title(),
              some_of(files) + " " + (files.size() == 1 ? "has" : "have") + " no operators of the domain " +
-                 in_quotes(node.domain) + near + expected);
+                 in_quotes(node.domain) + near + expected +
+                 (model.functions.empty() ? "" : "; nor is it one of the model's functions"));
 }
 
 // ------------------------------------------------------------------------------------------ the whole graph
@@ -672,7 +709,7 @@ void check_epsilons(const Graph& graph, const ModelInfo& model, Report& report) 
     if ((!reciprocal && !division) || !node->domain().empty()) continue;
     std::string at = node->input(reciprocal ? 0 : 1);
     bool root = false;
-    std::string why;
+    std::string why, fix;
     for (int steps = 0; steps < 16; ++steps) {
       if (custom.count(at) != 0) {
         why = "it divides by '" + at + "', an operator's raw output";
@@ -686,6 +723,9 @@ void check_epsilons(const Graph& graph, const ModelInfo& model, Report& report) 
       if (adds && std::any_of(producer->input().begin(), producer->input().end(), zero)) {
         why = "it divides by " + op + " (node '" + producer->name() +
               "') with a constant that is 0: an epsilon too small for its type";
+        fix =
+            "an epsilon that its type can hold: 1e-4 (float16 has nothing below 6e-8), or keep these nodes "
+            "in float32 (op_block_list)";
         break;
       }
       if (op == "ReduceL2" || op == "ReduceL1") {
@@ -704,7 +744,35 @@ void check_epsilons(const Graph& graph, const ModelInfo& model, Report& report) 
     const bool integer = type != nullptr && type->type != 0 && type->type != 1 && type->type != 10 &&
                          type->type != 11 && type->type != 16;
     if (!why.empty() && !integer)
-      report.add("model-epsilon-lost", node->op_type() + " (node '" + node->name() + "')", why);
+      report.add("model-epsilon-lost", node->op_type() + " (node '" + node->name() + "')", why, fix);
+  }
+}
+
+// Nodes without a domain whose operator one of the libraries has, and ONNX has not.
+void check_no_domain(const Graph& graph, const RuntimeFacts& runtime, const std::vector<Library>& libraries,
+                     Report& report) {
+  std::map<std::string, std::pair<std::string, std::string>> theirs;  // operator -> (library, domain)
+  for (const Library& library : libraries) {
+    for (const std::string& domain : library.domains()) {
+      for (const std::string& op : library.operators(domain)) theirs[op] = {library.name, domain};
+    }
+  }
+  std::set<std::string> asked;
+  for (const pb::NodeProto* node : graph.nodes) {
+    if ((node->domain().empty() || node->domain() == "ai.onnx") && theirs.count(node->op_type()) != 0)
+      asked.insert(node->op_type());
+  }
+  if (asked.empty() || !runtime.usable) return;  // without a runtime nobody here knows ONNX's operators
+  const std::map<std::string, std::vector<int>> of_onnx = opsets_with(runtime, asked);
+  for (const pb::NodeProto* node : graph.nodes) {
+    const std::string& op = node->op_type();
+    if ((!node->domain().empty() && node->domain() != "ai.onnx") || asked.count(op) == 0 ||
+        of_onnx.count(op) != 0)
+      continue;
+    const auto& [library, domain] = theirs[op];
+    report.add("operator-no-domain", op + " (node '" + node->name() + "')",
+               library + " has it as " + domain + "::" + op,
+               "node.domain = '" + domain + "', and export it so");
   }
 }
 
@@ -810,6 +878,17 @@ void check_external_data(const pb::ModelProto& model, const std::string& path, c
 
 }  // namespace
 
+std::pair<int, int> known_limits(int minor) {
+  std::pair<int, int> limits = {0, 0};
+  for (const auto& [ir, version] : kIr) {
+    if (version_numbers(version)[1] <= minor) limits.first = static_cast<int>(ir);
+  }
+  for (const auto& [opset, version] : kOpset) {
+    if (version_numbers(version)[1] <= minor) limits.second = static_cast<int>(opset);
+  }
+  return limits;
+}
+
 std::optional<ModelInfo> check_model(const Options& options, const RuntimeFacts& runtime,
                                      const std::vector<Library>& libraries, Report& report) {
   const std::string& path = options.model;
@@ -855,20 +934,7 @@ std::optional<ModelInfo> check_model(const Options& options, const RuntimeFacts&
   });
   if (built_in && model.opsets.count("") == 0)
     report.add("model-opset-missing", path, "opset_import has no entry for ONNX's own domain");
-  // A node without a domain whose operator one of the libraries has.
-  for (const pb::NodeProto* node : graph.nodes) {
-    if (!node->domain().empty() && node->domain() != "ai.onnx") continue;
-    for (const Library& library : libraries) {
-      for (const std::string& domain : library.domains()) {
-        for (const std::string& op : library.operators(domain)) {
-          if (op == node->op_type())
-            report.add("operator-no-domain", op + " (node '" + node->name() + "')",
-                       library.name + " has it as " + domain + "::" + op,
-                       "node.domain = '" + domain + "', and export it so");
-        }
-      }
-    }
-  }
+  check_no_domain(graph, runtime, libraries, report);
 
   bool all_known = true;
   for (const Library& library : libraries) all_known = all_known && library.known();
@@ -887,8 +953,8 @@ std::optional<ModelInfo> check_model(const Options& options, const RuntimeFacts&
       // A library that could not be read may well be the one; what is wrong with it has been said.
       const bool unreadable =
           std::any_of(libraries.begin(), libraries.end(), [](const Library& l) { return !l.usable; });
-      if ((all_known || domain_known || is_placeholder(node)) && !(unreadable && !domain_known) &&
-          explained.insert({node.domain, node.op}).second)
+      if ((all_known || domain_known || is_placeholder(node) || is_function_domain(node.domain)) &&
+          !(unreadable && !domain_known) && explained.insert({node.domain, node.op}).second)
         explain_unserved(node, model, libraries, report);
       continue;
     }

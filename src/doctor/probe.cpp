@@ -1,10 +1,17 @@
 // What only ONNX Runtime and the libraries themselves can tell, asked in child processes.
 #include <dlfcn.h>
 #include <onnxruntime_c_api.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstring>
+#include <filesystem>
+#include <regex>
+#include <tuple>
 
 #include "core/text.h"
 #include "internal.h"
@@ -19,14 +26,14 @@ namespace {
 constexpr double kPatience = 120;  // seconds; a large model takes a while
 
 // A model of one node, to learn a limit from its refusal or that any model works at all.
-std::string tiny_model(int64_t ir_version, int64_t opset) {
+std::string tiny_model(int64_t ir_version, int64_t opset, const std::string& op = "Identity") {
   pb::ModelProto model;
   model.set_ir_version(ir_version);
   model.add_opset_import()->set_version(opset);
   pb::GraphProto& graph = *model.mutable_graph();
   graph.set_name("g");
   pb::NodeProto& node = *graph.add_node();
-  node.set_op_type("Identity");
+  node.set_op_type(op);
   node.add_input("x");
   node.add_output("y");
   const auto declare = [](pb::ValueInfoProto& v, const char* name) {
@@ -88,6 +95,10 @@ struct Spy {
   OrtApi original{};
   Say say;
   std::map<const OrtCustomOpDomain*, std::string> domains;
+  // What the fields that every version has held when an operator was added, and its name.
+  std::vector<
+      std::tuple<const OrtCustomOp*, std::array<char, offsetof(OrtCustomOp, KernelCompute)>, std::string>>
+      operators;
 };
 Spy spy;
 
@@ -125,7 +136,32 @@ OrtStatus* ORT_API_CALL spy_add(OrtCustomOpDomain* domain, const OrtCustomOp* op
                          {"variadic", variadic},
                          {"outputs", op->GetOutputTypeCount(op)},
                          {"types", types}});
+  auto& [object, bytes, full] = spy.operators.emplace_back();
+  object = op;
+  full = spy.domains[domain] + "::" + op->GetName(op);
+  std::memcpy(bytes.data(), op, bytes.size());
   return spy.original.CustomOpDomain_Add(domain, op);
+}
+
+// The registered operators whose objects ended with RegisterCustomOps: they lie on the stack, or the memory
+// has been used again.
+std::vector<std::string> ended_operators() {
+  pthread_attr_t attributes;
+  void* stack = nullptr;
+  size_t size = 0;
+  if (pthread_getattr_np(pthread_self(), &attributes) == 0) {
+    pthread_attr_getstack(&attributes, &stack, &size);
+    pthread_attr_destroy(&attributes);
+  }
+  std::vector<std::string> ended;
+  for (const auto& [object, bytes, full] : spy.operators) {
+    const auto at = reinterpret_cast<uintptr_t>(object), low = reinterpret_cast<uintptr_t>(stack);
+    if (at >= low && at < low + size)
+      ended.push_back(full + " (on the stack)");
+    else if (std::memcmp(object, bytes.data(), bytes.size()) != 0)
+      ended.push_back(full + " (its memory has changed)");
+  }
+  return ended;
 }
 
 // All versions of OrtApi are one table, which is read-only: two of its entries are replaced in this process.
@@ -161,6 +197,11 @@ void register_library(const RuntimeFacts& runtime, const Library& library, const
     say("refused", ort.api->GetErrorMessage(status));
     return;
   }
+  say("stage", "reading its operators after registration");
+  if (const std::vector<std::string> ended = ended_operators(); !ended.empty()) {
+    say("ended", some_of(ended));
+    return;
+  }
   say("stage", "a session of a model without custom operators");
   const std::string refusal = ort.refusal(tiny_model(8, 13), options);
   if (!refusal.empty()) say("breaks", refusal);
@@ -168,18 +209,19 @@ void register_library(const RuntimeFacts& runtime, const Library& library, const
 
 // The operators whose declarations ONNX Runtime cannot accept, as far as its rules are known.
 std::string suspects(const std::vector<RegisteredOp>& ops) {
-  std::string text;
+  std::vector<std::string> found;
   std::map<std::string, int> inputs;
   for (const RegisteredOp& op : ops) {
     const std::string name = op.domain + "::" + op.name;
     const auto undefined = std::count(op.input_types.begin(), op.input_types.end(), 0);
-    if (undefined > 1) text += name + " has " + std::to_string(undefined) + " inputs of undefined type; ";
+    if (undefined > 1)
+      found.push_back(name + " has " + std::to_string(undefined) + " inputs of undefined type");
     const auto [first, fresh] = inputs.emplace(name, op.inputs);
     if (!fresh && first->second != op.inputs)
-      text += name + " is registered with " + std::to_string(first->second) + " and with " +
-              std::to_string(op.inputs) + " inputs; ";
+      found.push_back(name + " is registered with " + std::to_string(first->second) + " and with " +
+                      std::to_string(op.inputs) + " inputs");
   }
-  return text.empty() ? text : text + "ONNX Runtime: ";
+  return found.empty() ? "" : some_of(found) + "; ONNX Runtime: ";
 }
 
 RegisteredOp to_op(const Json& j) {
@@ -194,6 +236,12 @@ RegisteredOp to_op(const Json& j) {
   op.variadic = j.at("variadic");
   for (const Json& t : j.at("types")) op.input_types.push_back(t);
   return op;
+}
+
+// ONNX Runtime's message without the place in its sources that it starts with.
+std::string without_place(const std::string& message) {
+  const size_t file = message.find(".cc:"), end = file == std::string::npos ? file : message.find(") ", file);
+  return end == std::string::npos ? message : message.substr(end + 2);
 }
 
 std::string said(const std::string& printed) { return printed.empty() ? "" : "; it printed: " + printed; }
@@ -229,6 +277,16 @@ RuntimeFacts check_runtime(const Options& options, Report& report) {
     if (old) {  // of all the places that were tried, the one that has a runtime
       const size_t at = evidence.find("is ONNX Runtime ");
       evidence = "it " + evidence.substr(at, evidence.find('\n', at) - at);
+    }
+    const auto [python, version] = python_runtime(options.ort);
+    if (!python.empty() && version_numbers(version) < version_numbers("1.19") &&
+        version_numbers(version) >= version_numbers("1.16")) {
+      facts.python = python;
+      facts.version = version;
+      facts.api = version_numbers(version)[1];
+      std::tie(facts.max_ir, facts.max_opset) = known_limits(facts.api);
+      report.add("runtime-python-only", python, "it has onnxruntime " + version);
+      return facts;
     }
     report.add(old ? "runtime-too-old" : "runtime-missing",
                options.ort.empty() ? "ONNX Runtime" : options.ort, evidence);
@@ -271,6 +329,8 @@ void probe_registration(const Options& options, const RuntimeFacts& runtime, std
                      (outcome.crash.empty() ? "" : "; the process then " + outcome.crash),
                  "take ONNX Runtime 1." + std::to_string(asked) +
                      " or newer, or build it with the headers of 1." + std::to_string(runtime.api));
+    } else if (!outcome.last("ended").is_null()) {
+      report.add("library-operators-ended", library.path, outcome.last("ended"));
     } else if (!outcome.crash.empty()) {
       const Json stage = outcome.last("stage");
       report.add(outcome.crash.find("ended itself") == 0 ? "library-ends-process" : "library-crashes",
@@ -294,7 +354,7 @@ void probe_registration(const Options& options, const RuntimeFacts& runtime, std
                      " or newer, or build it with the headers of 1." + std::to_string(runtime.api));
     } else if (!outcome.last("breaks").is_null()) {
       report.add("library-breaks-sessions", library.path,
-                 suspects(library.registered) + outcome.last("breaks").get<std::string>());
+                 suspects(library.registered) + without_place(outcome.last("breaks").get<std::string>()));
     }
     if (report.findings.size() > before) library.usable = false;
     std::set<std::string> seen;
@@ -321,20 +381,136 @@ void probe_registration(const Options& options, const RuntimeFacts& runtime, std
   report.facts["libraries"] = list;
 }
 
+std::map<std::string, std::vector<int>> opsets_with(const RuntimeFacts& runtime,
+                                                    const std::set<std::string>& operators) {
+  const Outcome outcome = in_child(
+      [&](const Say& say) {
+        const Api ort(runtime.path, runtime.api);
+        OrtSessionOptions* native = nullptr;
+        ort.check(ort.api->CreateSessionOptions(&native));
+        for (const std::string& op : operators) {
+          for (int opset = 1; opset <= runtime.max_opset; ++opset) {
+            if (ort.refusal(tiny_model(8, opset, op), native).find("Op registered for " + op) ==
+                std::string::npos)
+              say(op, opset);
+          }
+        }
+      },
+      kPatience);
+  std::map<std::string, std::vector<int>> found;
+  for (const std::string& op : operators) {
+    for (const Json& opset : outcome.all(op)) found[op].push_back(opset);
+  }
+  return found;
+}
+
+namespace {
+
+// A session in the Python that has the only ONNX Runtime here.
+Outcome session_in_python(const std::string& python, const Options& options,
+                          const std::vector<Library>& libraries) {
+  static constexpr const char* kScript = R"(
+import sys
+import onnxruntime as ort
+options = ort.SessionOptions()
+options.log_severity_level = 4
+try:
+    for library in sys.argv[2:]:
+        options.register_custom_ops_library(library)
+    ort.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
+except Exception as e:
+    print(e)
+    sys.exit(3)
+)";
+  Outcome outcome = in_child(
+      [&](const Say&) {
+        std::vector<const char*> arguments = {python.c_str(), "-c", kScript, options.model.c_str()};
+        for (const Library& library : libraries) arguments.push_back(library.file.path.c_str());
+        arguments.push_back(nullptr);
+        execv(python.c_str(), const_cast<char**>(arguments.data()));
+        throw Error(ErrorKind::kNotSupported, python + ": " + std::strerror(errno));
+      },
+      kPatience);
+  if (starts_with(outcome.crash, "ended itself")) {  // as every program does
+    if (outcome.crash != "ended itself with exit code 0") outcome.error = outcome.printed;
+    outcome.crash.clear();
+  }
+  return outcome;
+}
+
+// A session as any program makes it, of a model that opbridge's runner does not read.
+void plain_session(const RuntimeFacts& runtime, const std::vector<Library>& libraries,
+                   const std::string& model) {
+  const Api ort(runtime.path, runtime.api);
+  OrtSessionOptions* native = nullptr;
+  ort.check(ort.api->CreateSessionOptions(&native));
+  for (const Library& library : libraries)
+    ort.check(ort.api->RegisterCustomOpsLibrary_V2(native, library.file.path.c_str()));
+  OrtSession* session = nullptr;
+  ort.check(ort.api->CreateSession(ort.env, model.c_str(), native, &session));
+}
+
+// The runner's messages say themselves whose they are.
+std::string by_runtime(const RuntimeFacts& runtime, const std::string& error) {
+  return starts_with(error, "ONNX Runtime ") ? error : "ONNX Runtime " + runtime.version + ": " + error;
+}
+
+// What ONNX Runtime says of a node of ONNX or of its own, whose cause cannot be one of the libraries. Whether
+// that was it.
+bool explain_built_in(const std::string& error, const Options& options, const RuntimeFacts& runtime,
+                      Report& report) {
+  const std::string said_so = by_runtime(runtime, error);
+  std::smatch match;
+  static const std::regex kTheirs(
+      "((?:com\\.microsoft|ai\\.onnx)[\\w.]*):(\\w+)\\(-?\\d+\\) is not a registered");
+  if (std::regex_search(error, match, kTheirs)) {
+    report.add("operator-not-in-runtime", match.str(1) + "::" + match.str(2), said_so);
+    return true;
+  }
+  static const std::regex kMissing(
+      "Op registered for (\\w+) (?:with|is deprecated in) domain_version of (\\d+)");
+  if (runtime.usable && std::regex_search(error, match, kMissing)) {
+    const auto known = opsets_with(runtime, {match.str(1)});
+    if (known.empty()) return false;
+    const std::vector<int>& opsets = known.begin()->second;
+    report.add("model-opset-mismatch", options.model,
+               "the model has opset " + match.str(2) + ", " + match.str(1) + " is there from " +
+                   std::to_string(opsets.front()) + " to " + std::to_string(opsets.back()));
+    return true;
+  }
+  static const std::regex kNode("In Node, \\(\"([^\"]*)\", (\\w+), \"\", -?\\d+\\)");
+  for (const char* text : {"Unrecognized attribute", "has input size", "has output size",
+                           "is marked single but has an empty string", "Required attribute"}) {
+    if (error.find(text) == std::string::npos || !std::regex_search(error, match, kNode)) continue;
+    report.add("model-opset-mismatch", match.str(2) + " (node '" + match.str(1) + "')", said_so);
+    return true;
+  }
+  return false;
+}
+
+}  // namespace
+
 void probe_session(const Options& options, const RuntimeFacts& runtime, const std::vector<Library>& libraries,
                    Report& report) {
   for (const Library& library : libraries) {
-    if (!library.usable || !library.known()) return;  // said already
+    if (!library.usable || !(runtime.usable ? library.known() : library.file.is_opbridge() || options.load))
+      return;  // said already
   }
-  const Outcome outcome = in_child(
-      [&](const Say& say) {
-        SessionOptions session_options;
-        for (const Library& library : libraries) session_options.libraries.push_back(library.path);
-        session_options.provider = options.provider;
-        const Session session(Runtime::find(runtime.path), options.model, session_options);
-        say("warnings", session.warnings());
-      },
-      kPatience);
+  const bool own_format = report.has("model-ort-format", options.model);
+  const Outcome outcome = !runtime.usable ? session_in_python(runtime.python, options, libraries)
+                                          : in_child(
+                                                [&](const Say& say) {
+                                                  if (own_format)
+                                                    return plain_session(runtime, libraries, options.model);
+                                                  SessionOptions session_options;
+                                                  for (const Library& library : libraries)
+                                                    session_options.libraries.push_back(library.path);
+                                                  session_options.provider = options.provider;
+                                                  const Session session(Runtime::find(runtime.path),
+                                                                        options.model, session_options);
+                                                  say("warnings", session.warnings());
+                                                },
+                                                kPatience);
   if (!outcome.last("warnings").is_null()) report.facts["session_warnings"] = outcome.last("warnings");
   // What opbridge's own runner cannot hold, such as strings, says nothing about ONNX Runtime.
   if (outcome.ok() || outcome.error.find("the runner handles tensors of") != std::string::npos) return;
@@ -344,6 +520,7 @@ void probe_session(const Options& options, const RuntimeFacts& runtime, const st
                    " loaded the model" + said(outcome.printed));
     return;
   }
+  if (explain_built_in(outcome.error, options, runtime, report)) return;
   // One text has several causes; those that can be seen in the files have been ruled out by now.
   static constexpr std::pair<const char*, const char*> kTexts[] = {
       {"is not a registered function/op", "operator-unserved"},
@@ -370,7 +547,7 @@ void probe_session(const Options& options, const RuntimeFacts& runtime, const st
   };
   for (const auto& [text, code] : kTexts) {
     if (outcome.error.find(text) == std::string::npos) continue;
-    report.add(code, options.model, "ONNX Runtime " + runtime.version + ": " + outcome.error);
+    report.add(code, options.model, by_runtime(runtime, outcome.error));
     return;
   }
   report.add("session-fails", options.model, outcome.error);

@@ -108,7 +108,8 @@ Report diagnose(const Options& options) {
     if (!options.model.empty()) {
       progress("reading " + options.model);
       const auto model = check_model(options, runtime, libraries, report);
-      if (model && runtime.usable && report.count(Severity::kError) == 0) {
+      const bool readable = model || report.has("model-ort-format", options.model);
+      if (readable && (runtime.usable || !runtime.python.empty()) && report.count(Severity::kError) == 0) {
         progress("making a session");
         probe_session(options, runtime, libraries, report);
       }

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <set>
 
@@ -150,7 +151,7 @@ ElfFacts parse_elf(const std::string& bytes, const std::string& path) {
     if (s.sh_link >= sections.size()) elf.fail("is a damaged or cut off ELF file");
     return sections[s.sh_link];
   };
-  std::set<std::string> exported, undefined, versions;
+  std::set<std::string> exported, all, undefined, versions;
   for (const Elf64_Shdr& s : sections) {
     if (header.e_shstrndx < sections.size()) {
       const std::string name = elf.text(sections[header.e_shstrndx], s.sh_name);
@@ -177,6 +178,12 @@ ElfFacts parse_elf(const std::string& bytes, const std::string& path) {
         if (symbol.st_shndx == SHN_UNDEF && ELF64_ST_BIND(symbol.st_info) == STB_GLOBAL)
           undefined.insert(elf.text(linked(s), symbol.st_name));
       }
+    } else if (s.sh_type == SHT_SYMTAB) {
+      for (uint64_t at = 0; at + sizeof(Elf64_Sym) <= s.sh_size; at += sizeof(Elf64_Sym)) {
+        const auto symbol = elf.at<Elf64_Sym>(s.sh_offset + at);
+        if (symbol.st_shndx != SHN_UNDEF && ELF64_ST_TYPE(symbol.st_info) == STT_FUNC)
+          all.insert(elf.text(linked(s), symbol.st_name));
+      }
     } else if (s.sh_type == SHT_GNU_verneed) {
       uint64_t at = s.sh_offset;
       for (uint32_t i = 0; i < s.sh_info; ++i) {
@@ -198,6 +205,8 @@ ElfFacts parse_elf(const std::string& bytes, const std::string& path) {
     if (segment.p_type == PT_GNU_STACK) facts.executable_stack = (segment.p_flags & PF_X) != 0;
   }
   facts.exported.assign(exported.begin(), exported.end());
+  std::set_difference(all.begin(), all.end(), exported.begin(), exported.end(),
+                      std::back_inserter(facts.hidden));
   facts.undefined.assign(undefined.begin(), undefined.end());
   facts.needed_versions = newest_of_each(versions);
   return facts;

@@ -9,11 +9,13 @@ namespace opbridge {
 
 /// Facts of an ELF file, read without executing any of it.
 struct ElfFacts {
-  std::string machine;                 // "x86_64"
-  std::string soname;                  // DT_SONAME
-  std::vector<std::string> run_path;   // DT_RUNPATH, DT_RPATH
-  std::vector<std::string> needed;     // DT_NEEDED
-  std::vector<std::string> exported;   // defined, visible names of .dynsym, sorted
+  std::string machine;                // "x86_64"
+  std::string soname;                 // DT_SONAME
+  std::vector<std::string> run_path;  // DT_RUNPATH, DT_RPATH
+  std::vector<std::string> needed;    // DT_NEEDED
+  std::vector<std::string> exported;  // defined, visible names of .dynsym, sorted
+  std::vector<std::string>
+      hidden;  // defined names of .symtab that are not exported, sorted; none if stripped
   std::vector<std::string> undefined;  // names that other libraries must have, weak ones left out, sorted
   std::vector<std::string> needed_versions;  // the newest of each family: "GLIBC_2.17", "GLIBCXX_3.4.21"
   bool has_cuda_code = false;                // sections with CUDA kernels
