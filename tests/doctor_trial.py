@@ -20,8 +20,8 @@ MY_CLIP = BUILD / "lib/libmy_custom_ops.so"
 PVN3D = BUILD / "lib/libpvn3d_custom_op.so"
 POINTS, CLIP = "pvn3d.custom_ops", "my_namespace"
 
-FLOAT, DOUBLE, HALF, INT32, INT64 = (
-    getattr(TensorProto, t) for t in ("FLOAT", "DOUBLE", "FLOAT16", "INT32", "INT64")
+FLOAT, DOUBLE, HALF, INT32, INT64, BOOL = (
+    getattr(TensorProto, t) for t in ("FLOAT", "DOUBLE", "FLOAT16", "INT32", "INT64", "BOOL")
 )
 
 
@@ -38,6 +38,7 @@ class Project:
     build_log: Path | None = None
     environment: dict = field(default_factory=dict)
     feeds: dict = field(default_factory=dict)
+    folder: Path | None = None  # where doctor is started
 
     def arguments(self):
         ort = self.ort or (

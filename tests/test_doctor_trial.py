@@ -1,4 +1,5 @@
-"""The trial of `opbridge doctor`: working projects broken in thirty ways, and ten that work (doctor_trial.py).
+"""The trial of `opbridge doctor`: working projects broken in many ways, and some that work (doctor_trial.py and
+doctor_trial_more.py, thirty and ten each).
 
 Each break is real: plain ONNX Runtime refuses the project or computes something wrong, which is checked first. Then
 doctor must name the true cause, and nothing that is not true."""
@@ -11,6 +12,7 @@ import subprocess
 import sys
 
 import doctor_trial
+import doctor_trial_more  # noqa: F401  (adds its cases to doctor_trial's)
 import pytest
 from doctor_trial import Absent, Project
 
@@ -79,6 +81,7 @@ def doctor(project: Project):
         text=True,
         timeout=60,
         env=environment,
+        cwd=project.folder,
     )
     assert done.returncode in (0, 1, 2), f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.returncode, json.loads(done.stdout)
