@@ -13,7 +13,8 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", "opbridge " OPBRIDGE_VERSION);
   app.require_subcommand(1);
   app.footer(
-      "Exit codes: 0 done, 1 failed (the message says why), 2 wrong command line.\n"
+      "Exit codes: 0 done, 1 failed (the message says why), 2 wrong command line; doctor, check, verify: 2 "
+      "works, but.\n"
       "'opbridge COMMAND --help' shows the options of a command, with examples.");
   try {
     const Command commands[] = {add_bench(app),   add_check(app),     add_compare(app), add_doctor(app),

@@ -108,7 +108,8 @@ class TestTrace:
         text = direct("ops.scale(x, factor=0.5, offset=True, offsets=[3, 4])", OPBRIDGE_TRACE=1)
         assert re.fullmatch(
             r"opbridge: trace\.test::Scale \d+\.\d us on the CPU: x f32\[3\] in \[-2, 4\]; factor = 0\.5; offset = "
-            r"true; offsets = \[3, 4\]; unused = \[0\.5\]; repeat = 1; then = work -> y f32\[3\] in \[2, 5\]\n",
+            r"true; offsets = \[3, 4\]; unused = \[0\.5, -inf\]; limit = inf; repeat = 1; then = "
+            r"work -> y f32\[3\] in \[2, 5\]\n",
             text,
         )
 
@@ -197,7 +198,8 @@ class TestDump:
             "attributes/factor": ("float32", float(np.float32(0.1))),
             "attributes/offset": ("int64", 1),
             "attributes/offsets": ("int64", [1, 2]),
-            "attributes/unused": ("float32", [0.5]),
+            "attributes/unused": ("float32", [0.5, -np.inf]),
+            "attributes/limit": ("float32", np.inf),
             "attributes/repeat": ("int64", 1),
         }
 

@@ -85,6 +85,16 @@ class Operator:
         return any(dtype in FLOATING for dtype in self.dtypes.get(argument.dtype, [argument.dtype]))
 
 
+def _attribute(entry):
+    """A default of a float attribute may be infinite, which JSON has no number for."""
+    default = entry.get("default")
+    if entry["type"] == "float" and default is not None:
+        entry = entry | {"default": float(default)}
+    if entry["type"] == "floats" and default is not None:
+        entry = entry | {"default": [float(v) for v in default]}
+    return Attribute(**entry)
+
+
 def parse_operators(manifest):
     """The operators of a manifest by their ONNX name, in its order."""
     return {
@@ -94,7 +104,7 @@ def parse_operators(manifest):
             | {
                 "inputs": [Argument(**i) for i in entry["inputs"]],
                 "outputs": [Argument(**o) for o in entry["outputs"]],
-                "attributes": [Attribute(**a) for a in entry["attributes"]],
+                "attributes": [_attribute(a) for a in entry["attributes"]],
             },
         )
         for entry in manifest["operators"]

@@ -17,9 +17,9 @@ std::string number(double v) {
   return to_text(v);
 }
 
-// An infinite default is written 1e999, which JSON allows and every reader rounds to infinity.
+// JSON has no infinity, and a number as large as to round to it is an error to some readers: it is a string.
 std::string number_or_infinity(float v) {
-  return std::isinf(v) ? (v < 0 ? "-1e999" : "1e999") : number(static_cast<double>(v));
+  return std::isinf(v) ? (v < 0 ? "\"-inf\"" : "\"inf\"") : number(static_cast<double>(v));
 }
 
 const char* boolean(bool v) { return v ? "true" : "false"; }

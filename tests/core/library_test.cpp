@@ -80,7 +80,7 @@ TEST(Library, WritesTheManifest) {
        R"("dtypes": {"T": ["f32", "bf16"]})",
        R"([[{"prefix": "B", "optional": true}, {"op": "*", "args": [2, "N"]}]])",
        R"([[{"prefix": "B", "optional": false}, {"op": "//", "args": ["n", 2]}]])",
-       R"("type": "float", "required": false, "default": 1e999, "min": 0, "max": null, "min_open": true, "max_open": false)",
+       R"("type": "float", "required": false, "default": "inf", "min": 0, "max": null, "min_open": true, "max_open": false)",
        R"("default": "b", "choices": ["a", "b"])",
        R"("type": "floats", "required": false, "default": [0.10000000149011612])",
        R"("devices": ["cpu"], "grad": null)"}) {

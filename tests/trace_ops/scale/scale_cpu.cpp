@@ -23,7 +23,8 @@ void scale(const opbridge::Call& call) {
 OPBRIDGE_OPERATORS(scale) {
   return {opbridge::Operator(
               "Scale(x: f32[N]; factor: float = 0.1, offset: bool = false, offsets: int[] = [1, 2],"
-              " unused: float[] = [0.5], repeat: int = 1, then: string in {work, fail, crash} = work) -> y: "
+              " unused: float[] = [0.5, -inf], limit: float in (0, inf] = inf, repeat: int = 1, then: string "
+              "in {work, fail, crash} = work) -> y: "
               "f32[N]")
               .cpu(scale)};
 }
