@@ -4,6 +4,8 @@ import gc
 import itertools
 import os
 import shutil
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import ml_dtypes
@@ -446,3 +448,14 @@ def test_library_path(my_clip_path, tmp_path, monkeypatch):
     assert opbridge.library_path("my_custom_ops") == str(own)
     with pytest.raises(opbridge.LoadError, match=r"no libgone.so in /nowhere, .*OPBRIDGE_LIBRARY_PATH"):
         opbridge.library_path("gone")
+
+
+def test_functions_stay_functions_whatever_is_imported():
+    """Each lies in a module of its own name, and some import each other's."""
+    code = "import opbridge, opbridge.doctor, opbridge.compare, opbridge.export; from opbridge.verify import verify; "
+    code += (
+        "import types; names = ['check', 'compare', 'doctor', 'export', 'placement', 'session', 'verify']; "
+    )
+    code += "print([type(getattr(opbridge, n)).__name__ for n in names])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(["function"] * 7)

@@ -1,6 +1,8 @@
 """Operators written once in C++, called from NumPy, PyTorch and ONNX Runtime."""
 
 import importlib
+import sys
+import types
 
 from .errors import (
     ArgumentTypeError,
@@ -55,11 +57,22 @@ _LAZY = {
 }
 
 
+class _Package(types.ModuleType):
+    """Importing a submodule of the same name leaves the function: opbridge.doctor() works after opbridge.check()."""
+
+    def __setattr__(self, name, value):
+        if not (name in _LAZY and isinstance(value, types.ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
+
+
 def __getattr__(name):
     if name == "my_clip":
         return importlib.import_module(f"{__name__}.my_clip")
     if name in _LAZY:
         function = getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
-        globals()[name] = function  # in the place of a submodule of the same name
+        globals()[name] = function
         return function
     raise AttributeError(f"module 'opbridge' has no attribute '{name}'")
