@@ -146,6 +146,30 @@ def test_a_wrong_command_line(model, files, tmp_path):
     assert "opbridge verify m.onnx --library libmy_custom_ops.so" in verify("--help")
 
 
+@pytest.mark.parametrize("suffix", [".npz", ".npy", ".pb"])
+def test_a_damaged_file(files, tmp_path, suffix):
+    path = tmp_path / f"damaged{suffix}"
+    for content in (b"no such format", files[0].read_bytes()[:100], b"\x93NUMPY\x01\x00"):
+        path.write_bytes(content)
+        with pytest.raises(opbridge.InvalidArgumentError, match=path.name):
+            sys.modules[opbridge.verify.__module__]._arrays([str(path)])
+    path.unlink()
+    with pytest.raises(opbridge.InvalidArgumentError, match="No such file"):
+        sys.modules[opbridge.verify.__module__]._arrays([str(path)])
+
+
+@pytest.mark.parametrize(
+    ("kind", "what"), [(TensorProto.STRING, "a tensor of strings"), (TensorProto.FLOAT, "does not fit")]
+)
+def test_inputs_that_cannot_be_made_up(tmp_path, kind, what):
+    path = tmp_path / "m.onnx"
+    x, y = (helper.make_tensor_value_info(name, kind, ["n"]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", [x], [y])
+    onnx.save(helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)]), path)
+    with pytest.raises(opbridge.InvalidArgumentError, match=what):
+        opbridge.verify(path, dims={"n": 10**15})
+
+
 def save(folder):
     np.save(folder / "z.npy", np.zeros(3, np.float32))
     return folder / "z.npy"

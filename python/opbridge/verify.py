@@ -6,6 +6,7 @@ python -m opbridge verify m.onnx ...      is what `opbridge verify` runs
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -315,7 +316,9 @@ class _Ladder:
 
     def _process(self, command):
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", env=environment, check=False
+        )
         if done.returncode < 0:
             raise _Failed(f"the process was ended by signal {-done.returncode}. {_last(done.stderr)}".strip())
         return done
@@ -337,12 +340,24 @@ class _Ladder:
             if value.name in given:
                 continue
             tensor = value.type.tensor_type
+            if tensor.elem_type in (onnx.TensorProto.UNDEFINED, onnx.TensorProto.STRING):
+                what = (
+                    "a tensor of strings" if tensor.elem_type else value.type.WhichOneof("value") or "untyped"
+                )
+                raise InvalidArgumentError(
+                    f"input '{value.name}' is {what}: only tensors of numbers can be made up"
+                )
             shape = [
                 d.dim_value if d.HasField("dim_value") else dims.get(d.dim_param, 1) for d in tensor.shape.dim
             ]
             dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
             floating = metrics.is_floating(np.zeros(0, dtype))
-            array = generator.uniform(-1, 1, shape) if floating else generator.integers(0, 2, shape)
+            try:
+                array = generator.uniform(-1, 1, shape) if floating else generator.integers(0, 2, shape)
+            except (MemoryError, ValueError):
+                raise InvalidArgumentError(
+                    f"input '{value.name}' of shape {shape} does not fit into memory"
+                ) from None
             given[value.name] = np.asarray(array).astype(dtype)
             self.report.notes.append(f"input '{value.name}' is random, {dtype.name}{shape}")
         return given
@@ -410,17 +425,28 @@ def _printable(text):
 def _read(path):
     """{name: array} of .npz, .npy or .pb; the name of a .npy is its file's."""
     path = Path(path)
-    if path.suffix == ".npz":
-        with np.load(path) as file:
-            return dict(file)
-    if path.suffix == ".npy":
-        return {path.stem: np.load(path)}
-    if path.suffix == ".pb":
+    magic = {".npz": b"PK", ".npy": b"\x93NUMPY", ".pb": b""}.get(path.suffix)
+    if magic is None:
+        raise InvalidArgumentError(f"'{path}' is no .npz, .npy or .pb file")
+    try:
+        with path.open("rb") as file:
+            if file.read(len(magic)) != magic:  # NumPy would take it for a pickle
+                raise InvalidArgumentError(f"'{path}' is no {path.suffix} file, whatever its name says")
+        if path.suffix == ".npz":
+            with np.load(path) as file:
+                return dict(file)
+        if path.suffix == ".npy":
+            return {path.stem: np.load(path)}
         import onnx
 
         tensor = onnx.load_tensor(path)
         return {tensor.name or path.stem: onnx.numpy_helper.to_array(tensor)}
-    raise InvalidArgumentError(f"'{path}' is no .npz, .npy or .pb file")
+    except OSError as e:
+        raise InvalidArgumentError(f"cannot read '{path}': {e.strerror or e}") from None
+    except InvalidArgumentError:
+        raise
+    except Exception as e:  # each format has its own: BadZipFile, DecodeError, ValueError, EOFError
+        raise InvalidArgumentError(f"cannot read '{path}', which is truncated or damaged: {e}") from None
 
 
 def _arrays(given):
@@ -438,10 +464,16 @@ def _dims(given):
     dims = {}
     for text in given:
         name, _, size = text.partition("=")
-        if not name or not size.isdigit():
+        if not name or not size.isdecimal():
             raise InvalidArgumentError(f"'{text}' is not NAME=N")
         dims[name] = int(size)
     return dims
+
+
+def _seed(text):
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"'{text}' is not 0 or a positive integer")
+    return int(text)
 
 
 _EXAMPLES = """\
@@ -457,6 +489,18 @@ Exit codes: 0 works, 1 a step fails or differs, 2 works, but doctor warns (or a 
 
 
 def main(arguments):
+    try:
+        code = _main(arguments)
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except BrokenPipeError:  # `| head`: what is left has no reader
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+
+
+def _main(arguments):
     parser = argparse.ArgumentParser(
         "opbridge verify",
         description="Walks a model up the ladder: checker, Python, C++, CUDA.",
@@ -475,7 +519,7 @@ def main(arguments):
     parser.add_argument(
         "--dim", metavar="NAME=N", help="the size of a dynamic dimension of random inputs [1]", **many
     )
-    parser.add_argument("--seed", type=int, default=0, help="of random inputs [0]")
+    parser.add_argument("--seed", type=_seed, default=0, help="of random inputs [0]")
     parser.add_argument(
         "--tolerance", type=float, metavar="X", help="as a part of the expected root mean square"
     )
@@ -513,6 +557,8 @@ def main(arguments):
             on_step=show,
             progress=say,
         )
+    except BrokenPipeError:
+        raise
     except (Error, OSError) as e:
         say_nothing()
         print(f"error: {_printable(str(e))}", file=sys.stderr)
