@@ -331,6 +331,7 @@ class Case:
     exit: int = 1
     code: str = ""  # alternatives with |; empty: any but session-fails
     also: tuple = ()  # codes of other findings that are true as well
+    missed: str = ""  # what doctor says instead, as long as it does not name the cause
 
 
 CASES = []
