@@ -2,6 +2,7 @@
 from the manifest."""
 
 import inspect
+import math
 
 import torch
 
@@ -35,13 +36,18 @@ def schema(operator):
         parameters.append("*")
     for a in operator.attributes:
         kind, default = _SCHEMA_TYPES[a.type], "" if a.required else f"={_schema_value(a.default)}"
-        if not a.required and None in (a.default if isinstance(a.default, list) else [a.default]):
-            kind, default = f"{kind}?", "=None"  # an infinite default: neither JSON nor torch can spell it
+        if not a.required and not _spelt(a.default):
+            kind, default = f"{kind}?", "=None"  # an infinite default, which torch has no word for
         parameters.append(f"{kind} {a.name}{default}")
     returns = ", ".join("Tensor" for _ in operator.outputs)
     if len(operator.outputs) > 1:
         returns = f"({returns})"
     return f"{operator.snake_name}({', '.join(parameters)}) -> {returns}"
+
+
+def _spelt(default):
+    values = default if isinstance(default, list) else [default]
+    return not any(isinstance(v, float) and math.isinf(v) for v in values)
 
 
 def _schema_value(value):
