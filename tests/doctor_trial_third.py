@@ -152,7 +152,6 @@ def not_clipped(project, ask):
     not_clipped,
     [r"'min'", r"(?i)\binputs?\b"],
     code="operator-attribute-unknown",
-    missed="says that the attributes are unknown and to remove them, not that they are inputs",
 )
 def attributes_for_inputs(tmp):
     return Project(clip(tmp / "net.onnx", [node("my_clip", "x", "y", CLIP, min=-1.0, max=1.0)]), [MY_CLIP])
@@ -162,7 +161,6 @@ def attributes_for_inputs(tmp):
     "The model was exported with ATen fallback; no library has org.pytorch.aten::ATen.",
     r"org\.pytorch\.aten:ATen\(-1\) is not a registered function/op",
     [r"(?i)aten", r"(?i)grid_sampler|fallback", r"(?i)opset|export"],
-    missed="operator-unserved: pass the library that has it, but there is none",
 )
 def aten_fallback(tmp):
     aten = node("ATen", "x grid m m c", "y", "org.pytorch.aten", operator="grid_sampler", overload_name="")
@@ -292,7 +290,6 @@ def clouds_channels_first(tmp):
     r"model\.onnx\.data",
     [r"model\.onnx\.data", r"v2\.onnx\.data"],
     code="model-weights-missing",
-    missed="says to copy model.onnx.data there, and not that v2.onnx.data, which is there, is it",
 )
 def renamed_with_its_weights(tmp):
     clip_with_weights(tmp / "model.onnx", "model.onnx.data").rename(tmp / "v2.onnx")
@@ -543,7 +540,6 @@ def numpy_2_with_an_old_runtime(tmp):
         "import torch; torch.onnx.export(torch.nn.Linear(4, 3), (torch.zeros(2, 4),), 'lin.onnx')",
     ),
     [r"onnxscript", r"pip install"],
-    missed="works: nothing found",
 )
 def no_onnxscript(tmp):
     site = virtual_environment(tmp / "venv")
@@ -620,7 +616,6 @@ struct Kernel {
     "The archive has the old ABI of std::string, the operators the new one.",
     build_failed,
     [r"load_config", r"_GLIBCXX_USE_CXX11_ABI"],
-    missed="build-undefined-reference: add the library that defines it, which is there, with the other ABI",
 )
 def other_string_abi(tmp):
     declared = "#include <string>\nint load_config(const std::string& p)"

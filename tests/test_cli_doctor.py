@@ -905,6 +905,11 @@ def _(tmp):
     return ["--ort", NEWEST], fake_python(tmp, onnxruntime="1.32.0", opbridge="0.0.9")
 
 
+@provoke("python-no-onnxscript")
+def _(tmp):
+    return ["--ort", NEWEST], fake_python(tmp, onnxruntime="1.32.0", torch="2.13.0+cpu")
+
+
 # --------------------------------------------------------------------------------------------------- build logs
 
 LOGS = {

@@ -48,10 +48,17 @@ constexpr Pattern kPatterns[] = {
      R"(Killed signal terminated program|virtual memory exhausted|c\+\+: fatal error: Killed|std::bad_alloc)"},
 };
 
+constexpr const char* kOtherString =
+    "Add the source or library that defines it; where the library with it is there already, it was compiled "
+    "for the "
+    "std::string of the other ABI: compile both with the same -D_GLIBCXX_USE_CXX11_ABI=0 or 1 (nm -C "
+    "lib<x>.a shows "
+    "which).";
+
 bool is_error(const std::string& line) {
   static const std::regex error(
       R"((^|[^-\w])(error|Error|ERROR|fatal)\b[^=]*:|undefined reference|multiple definition|ld returned \d|\*\*\* .*Error \d)");
-  static const std::regex harmless(R"(\b(0 errors|no error|Werror|error\.h|error_code|-error))");
+  static const std::regex harmless(R"(\b(0 errors|no error|Werror|warning:|error\.h|error_code|-error))");
   return std::regex_search(line, error) && !std::regex_search(line, harmless);
 }
 
@@ -78,7 +85,12 @@ void check_build_log(const std::string& path, Report& report) {
     }
     const std::string where = path + ":" + std::to_string(number);
     if (code != nullptr) {
-      if (++seen[code] == 1) report.add(code, where, line);
+      // A function of std::string that is there, but for the other std::string, is undefined, too.
+      const bool string =
+          line.find("__cxx11") != std::string::npos || line.find("[abi:cxx11]") != std::string::npos;
+      if (++seen[code] == 1)
+        report.add(code, where, line,
+                   string && std::string(code) == "build-undefined-reference" ? kOtherString : "");
     } else if (first_unknown.empty() && is_error(line)) {
       first_unknown = where;
       first_line = line;

@@ -219,7 +219,9 @@ const std::vector<Entry> kCatalogue = {
      "'my_namespace'."},
     {"operator-not-exported", E, "aten::... is not a registered function/op; PythonOp",
      "The exporter did not know the operator and wrote a placeholder in its place.",
-     "Register a translation: opbridge.export does for operators of an opbridge library."},
+     "Export with an opset that has the operator, without ATen fallback; or register a translation: "
+     "opbridge.export "
+     "does for operators of an opbridge library, opbridge.export(map=...) for any function."},
     {"operator-inputs-missing", E,
      "Node has input size 1 not in range [min=2, max=3]; invalid indice; segmentation fault",
      "The node lacks an input that the operator requires.", "Connect it; the order is the signature's."},
@@ -319,6 +321,9 @@ const std::vector<Entry> kCatalogue = {
     {"python-numpy-2", E, "A module that was compiled using NumPy 1.x cannot be run in NumPy 2",
      "This onnxruntime was built for NumPy 1, NumPy 2 is installed.",
      "pip install 'numpy<2', or onnxruntime 1.19 or newer."},
+    {"python-no-onnxscript", N, "ModuleNotFoundError: No module named 'onnxscript'",
+     "PyTorch's exporter (dynamo) needs the package onnxscript, which is not installed.",
+     "pip install onnxscript, or export with dynamo=False."},
     {"python-other-opbridge", W, "unknown fields, or declarations that differ",
      "The Python package opbridge is another version than this command.",
      "pip install opbridge==<this version>."},

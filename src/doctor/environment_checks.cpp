@@ -126,6 +126,9 @@ void check_python(const Options& options, const RuntimeFacts& runtime, Report& r
   }
   report.facts["python"] = {{"site_packages", site.string()}, {"packages", shown}};
 
+  if (packages.count("torch") != 0 && packages.count("onnxscript") == 0 &&
+      version_numbers(packages["torch"]) >= version_numbers("2.5"))
+    report.add("python-no-onnxscript", site.string(), "torch " + packages["torch"] + " and no onnxscript");
   // Packages that all bring the module onnxruntime.
   std::vector<std::string> runtimes, texts;
   for (const char* name :

@@ -351,8 +351,15 @@ class NodeChecks {
         std::string near = did_you_mean(a.name, known);
         if (near.empty())
           near = known.empty() ? "; the operator has none" : "; the operator has " + list_of(known, "and");
+        const bool input = std::any_of(signature_.inputs.begin(), signature_.inputs.end(),
+                                       [&](const Argument& i) { return i.name == a.name; });
         report_.add("operator-attribute-unknown", node_.title(),
-                    in_quotes(a.name) + " = " + a.value.dump() + near);
+                    in_quotes(a.name) + " = " + a.value.dump() +
+                        (input ? ", which is an input of the operator" : near),
+                    input ? "Give it as the input " + in_quotes(a.name) +
+                                ": in a symbolic g.op(\"...\", x, g.op(\"Constant\", value_t=...)), not " +
+                                a.name + "_f=..."
+                          : "");
         continue;
       }
       if (a.type == "reference") return;  // inside a function: known only where it is called
@@ -849,9 +856,16 @@ void check_names(const pb::GraphProto& graph, std::set<std::string> known, Repor
 void check_external_data(const pb::ModelProto& model, const std::string& path, const ModelInfo& info,
                          Report& report) {
   for (const auto& [file, there] : info.external_data) {
-    if (!there)
-      report.add("model-weights-missing", path, "'" + file + "' is not beside the model",
-                 "copy '" + file + "' to '" + fs::absolute(path).parent_path().string() + "'");
+    if (there) continue;
+    const fs::path folder = fs::absolute(path).parent_path();
+    const std::string other = fs::path(path).filename().string() + ".data";  // as exporters name it
+    const bool renamed = other != file && fs::exists(folder / other);
+    report.add(
+        "model-weights-missing", path,
+        "'" + file + "' is not beside the model" +
+            (renamed ? "; '" + other + "' is, by its name the same under another one" : ""),
+        renamed ? "rename '" + other + "' to '" + file + "': the model names the file that it was saved with"
+                : "copy '" + file + "' to '" + folder.string() + "'");
   }
   std::map<std::string, int64_t> needed;
   const std::function<void(const pb::TensorProto&)> look = [&](const pb::TensorProto& t) {

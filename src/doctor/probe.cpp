@@ -523,6 +523,7 @@ void probe_session(const Options& options, const RuntimeFacts& runtime, const st
   if (explain_built_in(outcome.error, options, runtime, report)) return;
   // One text has several causes; those that can be seen in the files have been ruled out by now.
   static constexpr std::pair<const char*, const char*> kTexts[] = {
+      {"org.pytorch.aten:", "operator-not-exported"},  // only ONNX Runtime's training builds have it
       {"is not a registered function/op", "operator-unserved"},
       {"No Op registered for", "operator-no-domain"},
       {"No opset import for domain", "operator-no-library"},
