@@ -214,7 +214,7 @@ def test_schemas(clip, ops):
 
 def test_an_infinite_default_is_left_to_the_library(my_clip):
     operator = my_clip.operators["my_clip"]
-    attribute = opbridge.manifest.Attribute("radius", "float", required=False, default=None)
+    attribute = opbridge.manifest.Attribute("radius", "float", required=False, default=float("inf"))
     changed = opbridge.manifest.Operator(**operator.__dict__ | {"attributes": [attribute]})
     assert (
         torch_ops.schema(changed)
