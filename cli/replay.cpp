@@ -411,12 +411,25 @@ int run(const Options& options) {
   size_t other = 0;
   const std::vector<std::string> files = files_of(options.files);
   for (size_t i = 0; i < files.size(); ++i) {
-    const Dump dump = read_dump(files[i]);
+    Dump dump;
     Json result;
-    {
+    try {
+      dump = read_dump(files[i]);
       const Progress progress(!options.json && files.size() > 1);
       progress(i + 1, files.size(), dump.title());
       result = replay(dump, options);
+    } catch (const Error& e) {
+      if (files.size() == 1) throw;
+      // One bad file among many hides nothing of the others.
+      ++other;
+      calls.push_back({{"file", files[i]},
+                       {"outcome", "unreadable"},
+                       {"as_then", false},
+                       {"text", std::string(e.what())}});
+      if (!options.json)
+        std::printf("%s: cannot be replayed: %s\n", printable(fs::path(files[i]).filename().string()).c_str(),
+                    printable(e.what()).c_str());
+      continue;
     }
     other += !result.at("as_then").get<bool>();
     Json call = {{"file", dump.path},

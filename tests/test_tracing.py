@@ -333,6 +333,14 @@ class TestReplay:
         text = replay(dump, "--library", my_clip_path, code=1)
         assert "has no operator trace.test::Scale: give the library that has it with --library" in text
 
+    def test_one_bad_file_hides_nothing_of_the_others(self, dump):
+        folder = Path(dump).parent
+        (folder / "0.npz").write_bytes(Path(dump).read_bytes()[:100])
+        told = json.loads(replay(folder, "--json", code=1))
+        assert [call["outcome"] for call in told["calls"]] == ["unreadable", "same"]
+        assert (told["as_then"], told["otherwise"]) == (1, 1)
+        assert "0.npz: cannot be replayed: " in replay(folder, code=1)
+
     def test_what_is_no_dump(self, tmp_path):
         np.savez(tmp_path / "a.npz", x=np.zeros(3))
         assert "is no call that OPBRIDGE_DUMP wrote" in replay(tmp_path / "a.npz", code=1)
