@@ -2,6 +2,7 @@
 bring along. Chosen and written without a look at doctor's source. Used by test_doctor_trial.py."""
 
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -328,10 +329,28 @@ class Case:
     cause: str
     plain: object
     says: tuple
-    exit: int = 1
+    exit: int = 1  # 0: the cause is a note
     code: str = ""  # alternatives with |; empty: any but session-fails
     also: tuple = ()  # codes of other findings that are true as well
-    missed: str = ""  # what doctor says instead, as long as it does not name the cause
+
+
+def log_of(tmp, command, **files):
+    """What a build command says of `files` (a name has __ for its dot), in English, and its exit code."""
+    if shutil.which(command.split()[0]) is None:
+        raise Absent(f"no {command.split()[0]}")
+    for name, text in files.items():
+        (tmp / name.replace("__", ".")).write_text(text)
+    environment = os.environ | {"LC_ALL": "C"}
+    done = subprocess.run(
+        command, shell=True, cwd=tmp, capture_output=True, text=True, check=False, env=environment
+    )
+    log = tmp / "build.log"
+    log.write_text(f"{done.stdout}{done.stderr}exit code {done.returncode}\n")
+    return Project(build_log=log, folder=tmp)
+
+
+def build_failed(project, ask):
+    return "exit code 0" not in project.build_log.read_text()
 
 
 CASES = []

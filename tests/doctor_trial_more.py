@@ -25,24 +25,24 @@ from doctor_trial import (
     ORT,
     POINTS,
     PVN3D,
-    ROOT,
     Absent,
     Project,
     build,
+    build_failed,
     case,
     constant,
     foreign,
     foreign_model,
     healthy,
+    log_of,
     node,
     plain_model,
     points_model,
     save,
+    shipped,
     tensor,
 )
 from onnx import TensorProto, helper
-
-THIRD_PARTY = ROOT / "build/third_party"
 
 
 def rewritten(path, change):
@@ -559,21 +559,6 @@ def package_hidden(tmp):
 # ---- build logs
 
 
-def log_of(tmp, source, name, command):
-    """What a compiler says of `source`; it must fail."""
-    if shutil.which(command[0]) is None:
-        raise Absent(f"no {command[0]}")
-    (tmp / name).write_text(source)
-    done = subprocess.run(command, cwd=tmp, capture_output=True, text=True, check=False)
-    log = tmp / "build.log"
-    log.write_text(f"{done.stdout}{done.stderr}exit code {done.returncode}\n")
-    return Project(build_log=log)
-
-
-def build_failed(project, ask):
-    return "exit code 0" not in project.build_log.read_text()
-
-
 @case(
     "The source uses Ort::CustomOpApi, which was removed from the headers in 1.16.",
     build_failed,
@@ -582,7 +567,7 @@ def build_failed(project, ask):
 )
 def removed_class(tmp):
     source = "#include <onnxruntime_cxx_api.h>\nstruct K { Ort::CustomOpApi ort; };\n"
-    return log_of(tmp, source, "op.cc", ["g++", "-std=c++17", "-fsyntax-only", "-I", str(HEADERS), "op.cc"])
+    return log_of(tmp, f"g++ -std=c++17 -fsyntax-only -I {HEADERS} op.cc", op__cc=source)
 
 
 @case(
@@ -593,7 +578,7 @@ def removed_class(tmp):
 )
 def old_gpu(tmp):
     source = "__global__ void k(float* x) { x[threadIdx.x] = 0; }\n"
-    return log_of(tmp, source, "k.cu", ["nvcc", "-gencode", "arch=compute_35,code=sm_35", "-c", "k.cu"])
+    return log_of(tmp, "nvcc -gencode arch=compute_35,code=sm_35 -c k.cu", k__cu=source)
 
 
 @case(
@@ -605,36 +590,30 @@ def old_gpu(tmp):
 def not_position_independent(tmp):
     source = "int table[64]; int& at(int i) { return table[i]; }\n"
     command = "g++ -c -fno-pic core.cpp && g++ -shared core.o -o libop.so"
-    return log_of(tmp, source, "core.cpp", ["bash", "-c", command])
+    return log_of(tmp, command, core__cpp=source)
 
 
 # ---- healthy projects
-
-
-def third_party(path):
-    if not (THIRD_PARTY / path).exists():
-        raise Absent("scripts/third_party.sh fetches it")
-    return THIRD_PARTY / path
 
 
 @healthy
 def voice_detector(tmp):
     """If, LSTM and STFT, through the spox exporter."""
     feeds = {"input": np.zeros((1, 576)).tolist(), "state": np.zeros((2, 1, 128)).tolist(), "sr": 16000}
-    return Project(third_party("silero_vad/data/silero_vad.onnx"), feeds=feeds)
+    return Project(shipped("silero_vad/data/silero_vad.onnx"), feeds=feeds)
 
 
 @healthy
 def quantised_tables(tmp):
     from onnxruntime.quantization import quantize_dynamic
 
-    quantize_dynamic(third_party("magika/models/standard_v3_3/model.onnx"), tmp / "m.onnx")
+    quantize_dynamic(shipped("magika/models/standard_v3_3/model.onnx"), tmp / "m.onnx")
     return Project(tmp / "m.onnx", feeds={"bytes": np.zeros((1, 2048)).tolist()})
 
 
 @healthy
 def from_tensorflow(tmp):
-    return Project(third_party("basic_pitch/saved_models/icassp_2022/nmp.onnx"))
+    return Project(shipped("basic_pitch/saved_models/icassp_2022/nmp.onnx"))
 
 
 @healthy
@@ -645,7 +624,7 @@ def text_operators(tmp):
         node("StringLength", "u", "y", "ai.onnx.contrib"),
     ]
     x, y = tensor("x", ["n"], TensorProto.STRING), tensor("y", ["n"], INT64)
-    module = third_party("onnxruntime_extensions/_extensions_pydll.cpython-311-x86_64-linux-gnu.so")
+    module = shipped("onnxruntime_extensions/_extensions_pydll.cpython-311-x86_64-linux-gnu.so")
     return Project(save(tmp / "m.onnx", nodes, [x], [y], domains=["ai.onnx.contrib"]), [module], load=True)
 
 

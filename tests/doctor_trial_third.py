@@ -1,6 +1,5 @@
 """A third set for the trial of `opbridge doctor` (doctor_trial.py), chosen and written without a look at doctor's
-source, its documentation or the first two sets, and run once before it became tests. A case that doctor did not name
-then has `missed`, which says what it said instead."""
+source, its documentation or the first two sets, and run once before it became tests."""
 
 import dataclasses
 import os
@@ -28,10 +27,12 @@ from doctor_trial import (
     Project,
     activated,
     build,
+    build_failed,
     case,
     constant,
     healthy,
     installed,
+    log_of,
     node,
     save,
     shipped,
@@ -540,6 +541,7 @@ def numpy_2_with_an_old_runtime(tmp):
         "import torch; torch.onnx.export(torch.nn.Linear(4, 3), (torch.zeros(2, 4),), 'lin.onnx')",
     ),
     [r"onnxscript", r"pip install"],
+    exit=0,
 )
 def no_onnxscript(tmp):
     site = virtual_environment(tmp / "venv")
@@ -550,24 +552,6 @@ def no_onnxscript(tmp):
 
 
 # ---- build logs
-
-
-def log_of(tmp, command, **files):
-    if shutil.which(command.split()[0]) is None:
-        raise Absent(f"no {command.split()[0]}")
-    for name, text in files.items():
-        (tmp / name.replace("__", ".")).write_text(text)
-    environment = os.environ | {"LC_ALL": "C"}
-    done = subprocess.run(
-        command, shell=True, cwd=tmp, capture_output=True, text=True, check=False, env=environment
-    )
-    log = tmp / "build.log"
-    log.write_text(f"{done.stdout}{done.stderr}exit code {done.returncode}\n")
-    return Project(build_log=log, folder=tmp)
-
-
-def build_failed(project, ask):
-    return "exit code 0" not in project.build_log.read_text()
 
 
 @case(
