@@ -16,6 +16,7 @@
 #include "opbridge/abi.h"
 #include "runner/library_file.h"
 #include "runner/node_model.h"
+#include "runner/temporary_folder.h"
 #include "runner/visit.h"
 #include "terminal.h"
 
@@ -138,14 +139,8 @@ Answer through_runtime(const Dump& dump, const LibraryFile& library, const Signa
                 dump.wanted()};
   call.output_types = output_types(signature, call.inputs);
   call.wanted.resize(call.output_types.size(), true);
-  std::string folder = (fs::temp_directory_path() / "opbridge-replay-XXXXXX").string();
-  if (mkdtemp(folder.data()) == nullptr) throw Error(ErrorKind::kInternal, "no temporary folder: " + folder);
-  const std::string model = folder + "/call.onnx";
-  const auto clean = [](const std::string* path) {
-    std::error_code ignored;
-    fs::remove_all(*path, ignored);
-  };
-  const std::unique_ptr<const std::string, decltype(clean)> cleaner(&folder, clean);
+  const TemporaryFolder folder;
+  const std::string model = folder.path / "call.onnx";
   write_node_model(model, call);
   SessionOptions session_options;
   session_options.libraries = {library.path};
@@ -278,15 +273,6 @@ Answer through_interface(const Dump& dump, const LibraryFile& library, const Sig
 
 // --- what came of it
 
-std::string index_text(const Array& array, int64_t flat) {
-  std::vector<int64_t> index(array.shape().size());
-  for (size_t d = index.size(); d-- > 0;) {
-    index[d] = flat % array.shape()[d];
-    flat /= array.shape()[d];
-  }
-  return shape_to_string(index.data(), static_cast<int>(index.size()));
-}
-
 // "3 of 6 elements, first at [0,1]: 0.5 then, 0.25 now"; two arrays of one type and shape.
 std::string where(const Array& now, const Array& then) {
   const size_t size = dtype_size(now.dtype());
@@ -304,7 +290,7 @@ std::string where(const Array& now, const Array& then) {
     return number(v);
   };
   return std::to_string(count) + " of " + std::to_string(now.count()) + " elements, first at " +
-         index_text(now, first) + ": " + value(then) + " then, " + value(now) + " now";
+         index_text(now.shape(), first) + ": " + value(then) + " then, " + value(now) + " now";
 }
 
 // {"outcome", "as_then", "text", "outputs"} of a call that has come back.

@@ -321,15 +321,6 @@ std::string element_text(const Array& array, int64_t i) {
   return text;
 }
 
-std::string index_text(const std::vector<int64_t>& shape, int64_t i) {
-  std::vector<int64_t> index(shape.size());
-  for (size_t k = shape.size(); k-- > 0;) {
-    index[k] = i % shape[k];
-    i /= shape[k];
-  }
-  return shape_to_string(index.data(), static_cast<int>(index.size()));
-}
-
 std::string difference(const Signature& s, const Result& a, const Result& b) {
   const auto refusal = [](const Result& r) { return r.kind == 0 ? "done" : "refused (" + r.message + ")"; };
   if (a.kind != b.kind) return "once it is " + refusal(a) + ", once " + refusal(b);

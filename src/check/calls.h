@@ -73,7 +73,5 @@ bool same_bits(const Result& a, const Result& b);
 std::string difference(const Signature& signature, const Result& a, const Result& b);
 /// The element as text.
 std::string element_text(const Array& array, int64_t i);
-/// "[1,2]" of a flat index.
-std::string index_text(const std::vector<int64_t>& shape, int64_t i);
 
 }  // namespace opbridge::checking

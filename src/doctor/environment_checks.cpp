@@ -16,22 +16,19 @@ namespace fs = std::filesystem;
 
 namespace {
 
-std::string environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
-
 // site-packages of the Python environment in use, or of `prefix`; or empty.
 fs::path first_site_packages(const std::string& prefix = "") {
   if (!prefix.empty()) {
     const std::vector<fs::path> found = site_packages(prefix);
     return found.empty() ? fs::path() : found[0];
   }
-  for (const PythonPrefix& python : python_prefixes()) {
+  fs::path first;
+  any_python_prefix([&](const PythonPrefix& python) {
     const std::vector<fs::path> found = site_packages(python.path);
-    if (!found.empty()) return found[0];
-  }
-  return {};
+    if (!found.empty()) first = found[0];
+    return !found.empty();
+  });
+  return first;
 }
 
 // Package -> version, as pip wrote them down.

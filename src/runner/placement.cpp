@@ -1,16 +1,14 @@
 #include "placement.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <tuple>
 
 #include "proto.h"
+#include "temporary_folder.h"
 
 namespace opbridge {
-
-namespace fs = std::filesystem;
 
 Placement read_profile(const std::string& json, int runs) {
   Placement placement;
@@ -51,22 +49,7 @@ Placement read_profile(const std::string& json, int runs) {
 
 Placement find_placement(const Runtime& runtime, const std::string& model, const Arrays& inputs,
                          SessionOptions options, int runs) {
-  // A folder of its own, gone when this ends.
-  struct Folder {
-    Folder() {
-      std::string name = (fs::temp_directory_path() / "opbridge_profile_XXXXXX").string();
-      if (mkdtemp(name.data()) == nullptr)
-        throw Error(ErrorKind::kInternal, "no temporary folder can be made");
-      path = name;
-    }
-    Folder(const Folder&) = delete;
-    Folder& operator=(const Folder&) = delete;
-    ~Folder() {
-      std::error_code ec;
-      fs::remove_all(path, ec);
-    }
-    fs::path path;
-  } const folder;
+  const TemporaryFolder folder;
   options.profile = (folder.path / "profile").string();
   Session session(runtime, model, options);
   for (int i = 0; i < runs; ++i) session.run(inputs);

@@ -11,11 +11,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-std::string environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
-
 std::vector<int> numbers_in(const std::string& name) {
   std::vector<int> numbers;
   for (size_t i = 0; i < name.size();) {
@@ -57,6 +52,11 @@ fs::path asked(const fs::path& python) {
 
 }  // namespace
 
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
 std::vector<fs::path> newest_first(const fs::path& folder, const std::string& start) {
   std::vector<fs::path> found;
   std::error_code ec;
@@ -82,20 +82,18 @@ std::vector<fs::path> site_packages(const fs::path& prefix) {
   return found;
 }
 
-std::vector<PythonPrefix> python_prefixes() {
-  std::vector<PythonPrefix> prefixes;
+bool any_python_prefix(const std::function<bool(const PythonPrefix&)>& is_it) {
   for (const char* name : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
-    if (!environment(name).empty())
-      prefixes.push_back({environment(name), std::string("Python environment ") + name});
+    if (!environment(name).empty() && is_it({environment(name), std::string("Python environment ") + name}))
+      return true;
   }
   // A program that a wheel installed lies somewhere below the prefix of its environment.
   std::error_code ec;
   const fs::path self = fs::read_symlink("/proc/self/exe", ec);
   for (fs::path p = self.parent_path(); !ec && p.has_relative_path(); p = p.parent_path()) {
-    if (fs::exists(p / "pyvenv.cfg", ec)) {
-      prefixes.push_back({p, "Python environment of this program"});
-      break;
-    }
+    if (!fs::exists(p / "pyvenv.cfg", ec)) continue;
+    if (is_it({p, "Python environment of this program"})) return true;
+    break;
   }
   const fs::path python = on_path("python3");
   if (!python.empty()) {
@@ -104,11 +102,10 @@ std::vector<PythonPrefix> python_prefixes() {
       const fs::path told = asked(python);
       if (!told.empty()) prefix = told;
     }
-    prefixes.push_back({prefix, "Python " + python.string()});
+    if (is_it({prefix, "Python " + python.string()})) return true;
   }
-  if (!environment("HOME").empty())
-    prefixes.push_back({fs::path(environment("HOME")) / ".local", "Python user packages"});
-  return prefixes;
+  return !environment("HOME").empty() &&
+         is_it({fs::path(environment("HOME")) / ".local", "Python user packages"});
 }
 
 }  // namespace opbridge

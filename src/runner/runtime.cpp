@@ -27,11 +27,6 @@ struct Candidate {
   std::string source;
 };
 
-std::string environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
-
 // libonnxruntime.so* in a folder, newest first. Links to the same file count once.
 std::vector<std::string> runtimes_in(const fs::path& folder) {
   std::vector<std::string> found;
@@ -126,30 +121,38 @@ Runtime::Impl::~Impl() {
 }
 
 Runtime Runtime::find(const std::string& path) {
-  std::vector<Candidate> candidates;
   std::vector<std::string> tried;
+  std::shared_ptr<Impl> found;
+  const auto any_usable = [&](const std::vector<Candidate>& candidates) {
+    for (const Candidate& c : candidates) {
+      try {
+        found = std::make_shared<Impl>(c.path, c.source);
+        return true;
+      } catch (const Error& e) {
+        tried.push_back(c.source + ": " + c.path + " " + e.what());
+      }
+    }
+    return false;
+  };
   const std::string from_environment = environment("OPBRIDGE_ORT");
   const bool named = !path.empty() || !from_environment.empty();
   if (named) {
-    candidates = path.empty() ? named_by_user(from_environment, "OPBRIDGE_ORT")
-                              : named_by_user(path, "the given path");
+    any_usable(path.empty() ? named_by_user(from_environment, "OPBRIDGE_ORT")
+                            : named_by_user(path, "the given path"));
   } else {
     bool python = false;
-    for (const PythonPrefix& prefix : python_prefixes()) {
-      add_python_prefix(prefix.path, prefix.source, candidates, tried);
+    const bool there = any_python_prefix([&](const PythonPrefix& prefix) {
       python = python || prefix.source.rfind("Python /", 0) == 0;
-    }
-    if (!python) tried.push_back("Python: no python3 on PATH");
-    for (const char* soname : {"libonnxruntime.so.1", "libonnxruntime.so"})
-      candidates.push_back({soname, "the system"});
-  }
-  for (const Candidate& c : candidates) {
-    try {
-      return Runtime(std::make_shared<Impl>(c.path, c.source));
-    } catch (const Error& e) {
-      tried.push_back(c.source + ": " + c.path + " " + e.what());
+      std::vector<Candidate> candidates;
+      add_python_prefix(prefix.path, prefix.source, candidates, tried);
+      return any_usable(candidates);
+    });
+    if (!there) {
+      if (!python) tried.push_back("Python: no python3 on PATH");
+      any_usable({{"libonnxruntime.so.1", "the system"}, {"libonnxruntime.so", "the system"}});
     }
   }
+  if (found) return Runtime(std::move(found));
   std::string message = named ? "no usable ONNX Runtime:" : "no usable ONNX Runtime found. Tried:";
   for (const std::string& t : tried) message += "\n  " + t;
   throw Error(ErrorKind::kNotSupported, message + "\n" + kHowToGetOne);

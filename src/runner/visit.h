@@ -3,6 +3,7 @@
 
 #include "opbridge/context.h"
 #include "opbridge/runner.h"
+#include "opbridge/signature.h"
 
 namespace opbridge {
 
@@ -23,6 +24,16 @@ double as_double(T v) {
     return static_cast<float>(v);
   else
     return static_cast<double>(v);
+}
+
+/// "[1,2]" of a flat index.
+inline std::string index_text(const std::vector<int64_t>& shape, int64_t flat) {
+  std::vector<int64_t> index(shape.size());
+  for (size_t d = index.size(); d-- > 0;) {
+    index[d] = flat % shape[d];
+    flat /= shape[d];
+  }
+  return shape_to_string(index.data(), static_cast<int>(index.size()));
 }
 
 }  // namespace opbridge
